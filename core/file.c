@@ -1,0 +1,71 @@
+#include "core/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static struct {
+    atomic_uint_fast64_t made, fail_at;
+    atomic_int os_errno;
+} injected[WEIR_FILE_CALL_COUNT];
+
+/* 0, or the errno that a test asked for. */
+static int turn(enum weir_file_call call)
+{
+    uint64_t number = atomic_fetch_add(&injected[call].made, 1) + 1;
+    return number == atomic_load(&injected[call].fail_at) ? atomic_load(&injected[call].os_errno)
+                                                          : 0;
+}
+
+uint64_t weir_file_fail_at(enum weir_file_call call, uint64_t nth, int os_errno)
+{
+    atomic_store(&injected[call].os_errno, os_errno);
+    atomic_store(&injected[call].fail_at, nth);
+    return atomic_exchange(&injected[call].made, 0);
+}
+
+int weir_file_open(const char *path, int flags, unsigned mode, int *fd)
+{
+    int fault = turn(WEIR_FILE_OPEN);
+    if (fault)
+        return fault;
+    *fd = open(path, flags | O_CLOEXEC, mode);
+    return *fd < 0 ? errno : 0;
+}
+
+int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset)
+{
+    int fault = turn(WEIR_FILE_WRITE);
+    while (!fault && byte_count > 0) {
+        ssize_t n = pwrite(fd, bytes, byte_count, (off_t)offset);
+        if (n < 0 && errno != EINTR)
+            fault = errno;
+        if (n == 0)
+            fault = ENOSPC;
+        if (n > 0) {
+            bytes = (const char *)bytes + n;
+            byte_count -= (size_t)n;
+            offset += (uint64_t)n;
+        }
+    }
+    return fault;
+}
+
+int weir_file_sync(int fd)
+{
+    int fault = turn(WEIR_FILE_SYNC);
+    return fault ? fault : fsync(fd) == 0 ? 0 : errno;
+}
+
+int weir_file_rename(const char *from, const char *to, int exchange)
+{
+    int fault = turn(WEIR_FILE_RENAME);
+    if (fault)
+        return fault;
+    return renameat2(AT_FDCWD, from, AT_FDCWD, to, exchange ? RENAME_EXCHANGE : RENAME_NOREPLACE) ==
+                   0
+               ? 0
+               : errno;
+}

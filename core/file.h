@@ -1,0 +1,31 @@
+/*
+ * The system calls that make a checkpoint durable, so that tests can make the Nth one fail.
+ * Each returns 0 or an errno.
+ */
+#ifndef WEIR_CORE_FILE_H
+#define WEIR_CORE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum weir_file_call {
+    WEIR_FILE_OPEN,
+    WEIR_FILE_WRITE,
+    WEIR_FILE_SYNC,
+    WEIR_FILE_RENAME,
+    WEIR_FILE_CALL_COUNT,
+};
+
+/* open(2) with O_CLOEXEC added. */
+int weir_file_open(const char *path, int flags, unsigned mode, int *fd);
+/* All of it, at offset; EINTR and short writes go on. */
+int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset);
+int weir_file_sync(int fd);
+/* exchange: both exist and change places. */
+int weir_file_rename(const char *from, const char *to, int exchange);
+
+/* Tests: the nth call from now (1 = the next) of this kind returns os_errno instead, once; 0: off.
+ * Returns how many such calls were made since it was last set. */
+uint64_t weir_file_fail_at(enum weir_file_call call, uint64_t nth, int os_errno);
+
+#endif

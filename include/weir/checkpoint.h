@@ -1,0 +1,36 @@
+/*
+ * Checkpoints: ordinary safetensors in the tensors' names, independent of budgets, tiers and ranks.
+ *
+ *     weir_save(run, "out/step-100", "{\"seed\": 1}", files, file_count);
+ *     weir_load(run, "out/step-100");
+ *
+ * model.safetensors loads in `transformers` as it is; optimizer.safetensors holds residual, exp_avg
+ * and exp_avg_sq of each trained tensor; state.json the counters and the caller's own object.
+ */
+#ifndef WEIR_CHECKPOINT_H
+#define WEIR_CHECKPOINT_H
+
+#include <weir/weir.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A file of the caller's that belongs to a checkpoint (config.json, a tokenizer). */
+struct weir_file {
+    const char *name;
+    const void *bytes;
+    size_t byte_count;
+};
+/* Checkpoint: model.safetensors, optimizer.safetensors, state.json ("caller": caller_json, an
+ * object), files. Written beside directory, synced, then renamed over it: whatever happens, one
+ * complete checkpoint stands. */
+enum weir_status weir_save(weir_run *run, const char *directory, const char *caller_json,
+                           const struct weir_file *files, size_t file_count) WEIR_MUST_CHECK;
+/* Weights, states and counters of a checkpoint of the same tensors. */
+enum weir_status weir_load(weir_run *run, const char *directory) WEIR_MUST_CHECK;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,357 @@
+/*
+ * GEMM by oneDNN's matmul: one primitive a shape, made once with the run's thread count (its bits
+ * depend on both), run with the caller's scratch. Where oneDNN has no bf16 product (before
+ * AVX-512), operands are widened to fp32 in the scratch and the result is rounded from it.
+ */
+#include "core/memory.h"
+#include "kernels/host.h"
+#include "kernels/simd.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+struct weir_gemm {
+    struct weir_gemm_shape shape;
+    bool widened;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t a, b, c, scratch; /* of the product as it is made: fp32 if widened */
+    uint64_t primitive_scratch_bytes, a_bytes, b_bytes, c_bytes; /* widened copies, padded */
+    uint64_t scratch_bytes;
+};
+
+static enum weir_status check(dnnl_status_t status, const char *what,
+                              const struct weir_gemm_shape *s)
+{
+    if (status == dnnl_success)
+        return WEIR_OK;
+    return weir_fail_device((int)status, "oneDNN: %s of a %u x %u x %u product failed", what, s->m,
+                            s->n, s->k);
+}
+
+/* What differs between oneDNN 2 and 3: descriptors are values or handles, and a primitive
+ * descriptor is made in two calls or one. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t const_desc;
+static const_desc desc_of(const dnnl_memory_desc_t *desc)
+{
+    return *desc;
+}
+static void desc_free(dnnl_memory_desc_t *desc)
+{
+    if (*desc)
+        dnnl_memory_desc_destroy(*desc);
+}
+static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
+                               dnnl_data_type_t type, const dnnl_dims_t strides)
+{
+    return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
+}
+static dnnl_status_t scratch_desc(dnnl_memory_desc_t *out, const_dnnl_primitive_desc_t pd)
+{
+    return dnnl_memory_desc_clone(
+        out, dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
+}
+static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+                                 const struct weir_gemm *g, dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(pd, engine, g->a, g->b, NULL, g->c, attr);
+}
+static dnnl_status_t sum_append(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static bool isa_has_bf16(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+#else
+typedef const dnnl_memory_desc_t *const_desc;
+static const_desc desc_of(const dnnl_memory_desc_t *desc)
+{
+    return desc;
+}
+static void desc_free(dnnl_memory_desc_t *desc)
+{
+    (void)desc;
+}
+static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
+                               dnnl_data_type_t type, const dnnl_dims_t strides)
+{
+    return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
+}
+static dnnl_status_t scratch_desc(dnnl_memory_desc_t *out, const_dnnl_primitive_desc_t pd)
+{
+    const dnnl_memory_desc_t *found =
+        dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    *out = *found;
+    return dnnl_success;
+}
+static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+                                 const struct weir_gemm *g, dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &g->a, &g->b, NULL, &g->c);
+    return status != dnnl_success ? status
+                                  : dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL);
+}
+static dnnl_status_t sum_append(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
+}
+static bool isa_has_bf16(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+#endif
+
+enum weir_status weir_host_gemm_open(struct weir_host_kernels *k)
+{
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
+        return weir_fail(WEIR_ERR_UNSUPPORTED, "oneDNN: no CPU engine can be made");
+    k->engine = engine;
+    if (dnnl_stream_create(&stream, engine, dnnl_stream_in_order) != dnnl_success)
+        return weir_fail(WEIR_ERR_UNSUPPORTED, "oneDNN: no stream can be made");
+    k->stream = stream;
+    k->bf16_gemm = isa_has_bf16();
+    if (!k->bf16_gemm && k->log)
+        weir_log(k->log, WEIR_LOG_WARNING,
+                 "GEMM: this CPU has no AVX-512, bf16 operands are widened to fp32 (slower)");
+    return WEIR_OK;
+}
+
+static void gemm_free(struct weir_gemm *gemm)
+{
+    if (!gemm)
+        return;
+    if (gemm->primitive)
+        dnnl_primitive_destroy(gemm->primitive);
+    desc_free(&gemm->a);
+    desc_free(&gemm->b);
+    desc_free(&gemm->c);
+    desc_free(&gemm->scratch);
+    weir_free(gemm);
+}
+
+void weir_host_gemm_close(struct weir_host_kernels *k)
+{
+    for (uint32_t i = 0; i < k->gemm_count; i++)
+        gemm_free(k->gemms[i]);
+    if (k->stream)
+        dnnl_stream_destroy(k->stream);
+    if (k->engine)
+        dnnl_engine_destroy(k->engine);
+}
+
+static enum weir_status descs_make(struct weir_gemm *g)
+{
+    const struct weir_gemm_shape *s = &g->shape;
+    dnnl_data_type_t in = s->in == WEIR_BF16 && !g->widened ? dnnl_bf16 : dnnl_f32;
+    dnnl_data_type_t out = s->out == WEIR_BF16 && !g->widened ? dnnl_bf16 : dnnl_f32;
+    dnnl_dims_t a = {s->m, s->k}, b = {s->k, s->n}, c = {s->m, s->n};
+    dnnl_dims_t a_strides = {s->transpose_a ? 1 : s->k, s->transpose_a ? s->m : 1};
+    dnnl_dims_t b_strides = {s->transpose_b ? 1 : s->n, s->transpose_b ? s->k : 1};
+    dnnl_dims_t c_strides = {s->n, 1};
+    WEIR_TRY(check(desc_make(&g->a, a, in, a_strides), "descriptor", s));
+    WEIR_TRY(check(desc_make(&g->b, b, in, b_strides), "descriptor", s));
+    return check(desc_make(&g->c, c, out, c_strides), "descriptor", s);
+}
+
+static enum weir_status attr_make(const struct weir_gemm_shape *s, dnnl_primitive_attr_t attr,
+                                  dnnl_post_ops_t ops)
+{
+    WEIR_TRY(check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+                   "scratchpad", s));
+    if (s->accumulate) {
+        WEIR_TRY(check(sum_append(ops), "accumulation", s));
+        WEIR_TRY(check(dnnl_primitive_attr_set_post_ops(attr, ops), "accumulation", s));
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status primitive_make(struct weir_gemm *g, dnnl_engine_t engine,
+                                       dnnl_primitive_attr_t attr)
+{
+    dnnl_primitive_desc_t pd;
+    WEIR_TRY(check(matmul_make(&pd, engine, g, attr), "primitive descriptor", &g->shape));
+    enum weir_status status =
+        check(dnnl_primitive_create(&g->primitive, pd), "primitive", &g->shape);
+    if (status == WEIR_OK)
+        status = check(scratch_desc(&g->scratch, pd), "scratchpad query", &g->shape);
+    if (status == WEIR_OK)
+        g->primitive_scratch_bytes = dnnl_memory_desc_get_size(desc_of(&g->scratch));
+    dnnl_primitive_desc_destroy(pd);
+    return status;
+}
+
+static enum weir_status gemm_make(struct weir_host_kernels *k, struct weir_gemm *g)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t ops = NULL;
+    WEIR_TRY(descs_make(g));
+    WEIR_TRY(check(dnnl_primitive_attr_create(&attr), "attributes", &g->shape));
+    enum weir_status status = check(dnnl_post_ops_create(&ops), "post-ops", &g->shape);
+    if (status == WEIR_OK)
+        status = attr_make(&g->shape, attr, ops);
+    if (status == WEIR_OK) {
+        /* A primitive splits its work for the team that it is made with. */
+        int before = omp_get_max_threads();
+        omp_set_num_threads(k->thread_count);
+        status = primitive_make(g, k->engine, attr);
+        omp_set_num_threads(before);
+    }
+    if (ops)
+        dnnl_post_ops_destroy(ops);
+    dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static uint64_t padded(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static void scratch_count(struct weir_gemm *g)
+{
+    const struct weir_gemm_shape *s = &g->shape;
+    g->scratch_bytes = padded(g->primitive_scratch_bytes);
+    if (g->widened) {
+        g->a_bytes = padded(4ull * s->m * s->k);
+        g->b_bytes = padded(4ull * s->k * s->n);
+        g->c_bytes = s->out == WEIR_BF16 ? padded(4ull * s->m * s->n) : 0;
+        g->scratch_bytes += g->a_bytes + g->b_bytes + g->c_bytes;
+    }
+}
+
+static bool shape_equal(const struct weir_gemm_shape *a, const struct weir_gemm_shape *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
+           a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->in == b->in &&
+           a->out == b->out;
+}
+
+static enum weir_status shape_valid(const struct weir_host_kernels *k,
+                                    const struct weir_gemm_shape *s)
+{
+    if (s->m == 0 || s->n == 0 || s->k == 0 || (s->accumulate && s->out != WEIR_FP32) ||
+        (s->in == WEIR_FP32 && s->out == WEIR_BF16))
+        return weir_fail(WEIR_ERR_ARG, "GEMM %u x %u x %u: dimensions are not 0, an accumulated "
+                         "result is fp32, fp32 operands give fp32", s->m, s->n, s->k);
+    if (k->gemm_count == WEIR_GEMM_MOST)
+        return weir_fail(WEIR_ERR_UNSUPPORTED, "GEMM: more than %d shapes in one run",
+                         WEIR_GEMM_MOST);
+    return WEIR_OK;
+}
+
+enum weir_status weir_host_gemm_prepare(struct weir_kernels *kernels,
+                                        const struct weir_gemm_shape *shape, uint32_t *gemm,
+                                        uint64_t *scratch_bytes)
+{
+    struct weir_host_kernels *k = (struct weir_host_kernels *)kernels;
+    for (uint32_t i = 0; i < k->gemm_count; i++)
+        if (shape_equal(&k->gemms[i]->shape, shape)) {
+            *gemm = i;
+            *scratch_bytes = k->gemms[i]->scratch_bytes;
+            return WEIR_OK;
+        }
+    WEIR_TRY(shape_valid(k, shape));
+    struct weir_gemm *g;
+    WEIR_TRY(weir_alloc(&g, 1, sizeof *g, "GEMM"));
+    g->shape = *shape;
+    g->widened = shape->in == WEIR_BF16 && !k->bf16_gemm;
+    enum weir_status status = gemm_make(k, g);
+    if (status != WEIR_OK) {
+        gemm_free(g);
+        return status;
+    }
+    scratch_count(g);
+    *gemm = k->gemm_count;
+    *scratch_bytes = g->scratch_bytes;
+    k->gemms[k->gemm_count++] = g;
+    return WEIR_OK;
+}
+
+static void widen_all(const struct weir_host_kernels *k, const uint16_t *in, float *out,
+                      uint64_t count)
+{
+#pragma omp parallel for num_threads(k->thread_count) schedule(static)
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = weir_widen(in[i]);
+}
+
+static void narrow_all(const struct weir_host_kernels *k, const float *in, uint16_t *out,
+                       uint64_t count)
+{
+#pragma omp parallel for num_threads(k->thread_count) schedule(static)
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = weir_narrow(in[i]);
+}
+
+static dnnl_status_t execute(const struct weir_host_kernels *k, const struct weir_gemm *g,
+                             const void *a, const void *b, void *c, void *scratch)
+{
+    dnnl_memory_t memory[4] = {NULL, NULL, NULL, NULL};
+    const dnnl_memory_desc_t *descs[4] = {&g->a, &g->b, &g->c, &g->scratch};
+    void *bytes[4] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, scratch};
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < 4 && status == dnnl_success; i++)
+        status = dnnl_memory_create(&memory[i], desc_of(descs[i]), k->engine, bytes[i]);
+    dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, memory[0]}, {DNNL_ARG_WEIGHTS, memory[1]},
+                               {DNNL_ARG_DST, memory[2]}, {DNNL_ARG_SCRATCHPAD, memory[3]}};
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(g->primitive, k->stream, 4, args);
+    if (status == dnnl_success)
+        status = dnnl_stream_wait(k->stream);
+    for (int i = 0; i < 4; i++)
+        if (memory[i])
+            dnnl_memory_destroy(memory[i]);
+    return status;
+}
+
+static void gemm_run(void *argument)
+{
+    struct weir_host_argument *call = argument;
+    const struct weir_host_kernels *k = call->kernels;
+    struct weir_gemm_args x;
+    memcpy(&x, call->args, sizeof x);
+    const struct weir_gemm *g = k->gemms[x.gemm];
+    const struct weir_gemm_shape *s = &g->shape;
+    char *scratch = x.scratch;
+    const void *a = x.a, *b = x.b;
+    void *c = x.c;
+    if (g->widened) {
+        char *at = scratch + padded(g->primitive_scratch_bytes);
+        widen_all(k, x.a, (float *)(void *)at, (uint64_t)s->m * s->k);
+        a = at;
+        widen_all(k, x.b, (float *)(void *)(at + g->a_bytes), (uint64_t)s->k * s->n);
+        b = at + g->a_bytes;
+        if (s->out == WEIR_BF16)
+            c = at + g->a_bytes + g->b_bytes;
+    }
+    dnnl_status_t status = execute(k, g, a, b, c, scratch);
+    /* A product that did not happen must not go unseen: its result becomes nan, which the step's
+     * finite check reports. */
+    if (status != dnnl_success)
+        memset(c, 0xFF, (size_t)s->m * s->n * (s->out == WEIR_BF16 && !g->widened ? 2 : 4));
+    if (c != x.c)
+        narrow_all(k, c, x.c, (uint64_t)s->m * s->n);
+}
+
+enum weir_status weir_host_gemm(struct weir_kernels *kernels, struct weir_stream *stream,
+                                const struct weir_gemm_args *a)
+{
+    const struct weir_host_kernels *k = (const struct weir_host_kernels *)kernels;
+    if (a->gemm >= k->gemm_count)
+        return weir_fail(WEIR_ERR_ARG, "GEMM: handle %u of %u; prepare the shape first", a->gemm,
+                         k->gemm_count);
+    const struct weir_gemm *g = k->gemms[a->gemm];
+    const struct weir_gemm_shape *s = &g->shape;
+    uint64_t in = s->in == WEIR_BF16 ? 2 : 4, out = s->out == WEIR_BF16 ? 2 : 4;
+    struct weir_range ranges[] = {{a->a, (uint64_t)s->m * s->k * in, false},
+                                  {a->b, (uint64_t)s->k * s->n * in, false},
+                                  {a->c, (uint64_t)s->m * s->n * out, true},
+                                  {a->scratch, g->scratch_bytes, true}};
+    return weir_host_queue(kernels, stream, gemm_run, a, sizeof *a, ranges,
+                          g->scratch_bytes > 0 ? 4 : 3);
+}

@@ -1,0 +1,77 @@
+/*
+ * One body, compiled for each instruction set: the same operations in the same order give the same
+ * bits, since nothing is fused (-ffp-contract=off) and sums go over a fixed number of lanes.
+ *
+ *     WEIR_EACH_ISA(static void, body, (float *x, uint64_t n), (x, n))   // body_avx512, ...
+ *     WEIR_BY_ISA(k->isa, body, (x, n));
+ */
+#ifndef WEIR_KERNELS_SIMD_H
+#define WEIR_KERNELS_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define WEIR_INLINE static inline __attribute__((always_inline))
+
+#if defined(__x86_64__)
+#define WEIR_TARGET_AVX2   __attribute__((target("avx2")))
+#define WEIR_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")))
+#else
+#define WEIR_TARGET_AVX2
+#define WEIR_TARGET_AVX512
+#endif
+
+/* name##_body is WEIR_INLINE; this makes its three compiled forms. */
+#define WEIR_EACH_ISA(result, name, parameters, arguments)                                         \
+    result name##_generic parameters                                                               \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }                                                                                              \
+    WEIR_TARGET_AVX2 result name##_avx2 parameters                                                 \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }                                                                                              \
+    WEIR_TARGET_AVX512 result name##_avx512 parameters                                             \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }
+
+#define WEIR_BY_ISA(isa, name, arguments)                                                          \
+    do {                                                                                           \
+        if ((isa) == WEIR_ISA_AVX512)                                                              \
+            name##_avx512 arguments;                                                               \
+        else if ((isa) == WEIR_ISA_AVX2)                                                           \
+            name##_avx2 arguments;                                                                 \
+        else                                                                                       \
+            name##_generic arguments;                                                              \
+    } while (0)
+
+WEIR_INLINE uint32_t weir_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+WEIR_INLINE float weir_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+WEIR_INLINE float weir_widen(uint16_t bits)
+{
+    return weir_of_bits((uint32_t)bits << 16);
+}
+
+/* Nearest even; a nan stays one. Branch-free, so that loops over it become vectors. */
+WEIR_INLINE uint16_t weir_narrow(float value)
+{
+    uint32_t bits = weir_bits(value);
+    uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+    uint32_t quiet = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+}
+
+#endif

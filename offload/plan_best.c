@@ -1,0 +1,169 @@
+/*
+ * A few choices are planned, proved and simulated; the fastest stays (DESIGN 4u).
+ */
+#include "core/memory.h"
+#include "offload/cost.h"
+#include "offload/plan_internal.h"
+
+#define MIB (1ull << 20)
+
+struct contest {
+    const struct weir_model *model;
+    const struct weir_trace *const *traces;
+    size_t count;
+    const struct weir_limits *limits;
+    const struct weir_cost *cost;
+    const struct weir_homes *given;
+    struct weir_plan **best;
+    struct weir_homes *best_homes;
+    double best_s;
+    struct weir_plan **trial;
+    struct weir_error refusal; /* of the most frugal choice */
+};
+
+/* Most bytes wanted at once over the keys, if nothing lived on the device. */
+static enum weir_status least_find(const struct contest *c, uint64_t *least)
+{
+    bool *none;
+    *least = 0;
+    WEIR_TRY(weir_alloc(&none, c->model->thing_count, sizeof *none, "homes"));
+    enum weir_status status = WEIR_OK;
+    for (size_t i = 0; status == WEIR_OK && i < c->count; i++) {
+        struct weir_draft d;
+        status = weir_draft_open(&d, c->model, c->traces[i], none);
+        if (status != WEIR_OK)
+            break;
+        d.nvme = true;
+        status = weir_draft_place(&d, UINT64_MAX, UINT64_MAX);
+        *least = d.least_bytes > *least ? d.least_bytes : *least;
+        weir_draft_close(&d);
+    }
+    weir_free(none);
+    return status;
+}
+
+static uint64_t all_homes(const struct weir_model *model)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < model->thing_count; i++)
+        if (model->things[i].is_block)
+            bytes += weir_block_device_bytes(model, i);
+    return bytes;
+}
+
+/* 4y: at least two of the largest pieces; by default two and what the drive moves in two latencies,
+ * at most 96 MiB and a quarter of the host budget. */
+static uint64_t ring_default(const struct contest *c, bool frugal)
+{
+    uint64_t least = WEIR_PAGE;
+    for (size_t i = 0; i < c->count; i++) {
+        uint64_t bytes = weir_ring_least(c->model, c->traces[i]);
+        least = bytes > least ? bytes : least;
+    }
+    if (c->limits->ring_bytes > 0)
+        return weir_page_up(c->limits->ring_bytes > least ? c->limits->ring_bytes : least);
+    uint64_t flight = (uint64_t)(2 * c->cost->read_bytes_per_s * c->cost->latency_s);
+    uint64_t want = 2 * least + flight, most = c->limits->host_bytes / 4;
+    most = most < 96 * MIB ? most : 96 * MIB;
+    want = want < most ? want : most;
+    return weir_page_up(frugal || want < least ? least : want);
+}
+
+static void trial_drop(struct contest *c, struct weir_homes *homes)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        weir_plan_free(c->trial[i]);
+        c->trial[i] = NULL;
+    }
+    if (homes != c->given)
+        weir_homes_free(homes);
+}
+
+static void trial_keep(struct contest *c, struct weir_homes *homes, double step_s)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        weir_plan_free(c->best[i]);
+        c->best[i] = c->trial[i];
+        c->trial[i] = NULL;
+    }
+    if (c->best_homes != c->given)
+        weir_homes_free(c->best_homes);
+    c->best_homes = homes;
+    c->best_s = step_s;
+}
+
+/* The slab that a plan may address: later keys keep to the first layout's. */
+static enum weir_status prove(const struct contest *c, const struct weir_homes *homes)
+{
+    for (size_t i = 0; i < c->count; i++)
+        WEIR_TRY(weir_plan_check(c->trial[i], homes, c->model, c->traces[i], c->limits, NULL));
+    return WEIR_OK;
+}
+
+/* NOMEM is remembered and not an error: another choice may fit. */
+static enum weir_status try_choice(struct contest *c, const struct weir_plan_choice *choice)
+{
+    struct weir_homes *homes = (struct weir_homes *)c->given;
+    enum weir_status status = weir_plan_together(c->trial, &homes, c->model, c->traces, c->count,
+                                                 c->limits, choice);
+    if (status == WEIR_ERR_NOMEM) {
+        c->refusal = *weir_last_error();
+        return WEIR_OK;
+    }
+    WEIR_TRY(status);
+    status = prove(c, homes);
+    struct weir_plan_cost cost;
+    if (status == WEIR_OK)
+        status = weir_plan_cost(c->trial[0], c->traces[0], c->cost, NULL, &cost);
+    if (status == WEIR_OK && (!c->best[0] || cost.step_s < c->best_s))
+        trial_keep(c, homes, cost.step_s);
+    else
+        trial_drop(c, homes);
+    return status;
+}
+
+static enum weir_status contest_run(struct contest *c)
+{
+    uint64_t least, all = all_homes(c->model);
+    WEIR_TRY(least_find(c, &least));
+    uint64_t rest = c->limits->device_bytes > least ? c->limits->device_bytes - least : 0;
+    rest = rest < all ? rest : all;
+    struct weir_plan_choice choice = {.lead = 4, .ring_bytes = ring_default(c, false)};
+    for (uint32_t quarter = 0; quarter <= 4; quarter++) {
+        choice.device_home_bytes = rest / 4 * quarter + (quarter == 4 ? rest % 4 : 0);
+        if (c->given && quarter > 0)
+            break;
+        WEIR_TRY(try_choice(c, &choice));
+    }
+    choice = c->best[0] ? c->best[0]->choice : choice;
+    choice.lead = 1;
+    if (c->best[0])
+        return try_choice(c, &choice);
+    /* Nothing fits: the most frugal choice decides what to say. */
+    choice = (struct weir_plan_choice){.lead = 0, .ring_bytes = ring_default(c, true)};
+    WEIR_TRY(try_choice(c, &choice));
+    return c->best[0] ? WEIR_OK : weir_fail_with(&c->refusal);
+}
+
+enum weir_status weir_plan_best(struct weir_plan **plans, struct weir_homes **homes,
+                                const struct weir_model *model,
+                                const struct weir_trace *const *traces, size_t trace_count,
+                                const struct weir_limits *limits, const struct weir_cost *cost)
+{
+    struct contest c = {.model = model, .traces = traces, .count = trace_count, .limits = limits,
+                        .cost = cost, .given = *homes, .best = plans, .best_homes = *homes};
+    for (size_t i = 0; i < trace_count; i++)
+        plans[i] = NULL;
+    WEIR_TRY(weir_alloc(&c.trial, trace_count, sizeof *c.trial, "plan list"));
+    enum weir_status status = contest_run(&c);
+    weir_free(c.trial);
+    for (size_t i = 0; status != WEIR_OK && i < trace_count; i++) {
+        weir_plan_free(plans[i]);
+        plans[i] = NULL;
+    }
+    if (status != WEIR_OK && c.best_homes != c.given)
+        weir_homes_free(c.best_homes);
+    else
+        *homes = c.best_homes;
+    return status;
+}

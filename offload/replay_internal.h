@@ -1,0 +1,96 @@
+/*
+ * What the two halves of replay share: replay.c runs on the user thread, driver.c on the driver.
+ *
+ * One lock guards all that both touch; each field says who writes it. Nothing waits under the lock
+ * but pthread_cond_wait. How each kind of wait of the plan is met:
+ *   op that waits     for READ, WRITE           for TO_DEVICE, TO_HOST, UPDATE, COLLECTIVE, COMPUTE
+ *   READ, WRITE       complete, seen by driver  complete, seen by driver through event_query
+ *   the stream lanes  complete, seen by driver  begun; then event_wait on the lane's stream
+ *   COMPUTE           complete, seen by driver  begun; then event_wait on the compute stream
+ */
+#ifndef WEIR_OFFLOAD_REPLAY_INTERNAL_H
+#define WEIR_OFFLOAD_REPLAY_INTERNAL_H
+
+#include "offload/replay.h"
+
+/* Ops of one lane begun and not known complete; a slot's event is re-recorded only after that. */
+#define WEIR_LANE_SLOTS 32u
+
+struct weir_score {
+    const struct weir_plan *plan;
+    const struct weir_trace *trace;
+    uint32_t *order;                         /* op indices, lane by lane */
+    uint32_t first[WEIR_LANE_COUNT + 1];     /* of each lane in order[] */
+    bool *wakes;                             /* [op]: the driver must hear of its completion */
+};
+
+struct weir_lane_state {
+    uint32_t count;    /* ops of this step */
+    uint32_t begun;    /* driver; COMPUTE: user thread, stages whose work is all queued */
+    uint32_t complete; /* the first n; driver; COMPUTE: user thread */
+    struct weir_stream *stream;                 /* NULL: READ, WRITE */
+    struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
+    bool finished[WEIR_LANE_SLOTS];             /* READ, WRITE: complete out of order; driver */
+};
+
+struct weir_get_order {
+    void *to;
+    uint64_t mail_offset, byte_count;
+};
+
+struct weir_replay {
+    struct weir_replay_options options;
+    const struct weir_device_table *table;
+    pthread_t driver;
+    bool driver_started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* the driver moved something; the user thread may be waiting */
+    bool stop;              /* user thread */
+    bool failed;            /* driver: `sticky` holds why */
+    struct weir_sticky sticky;
+
+    /* the step; set by begin while the driver is idle */
+    struct weir_score *score; /* NULL: no step */
+    const bool *pending;
+    bool aborting; /* user thread */
+    struct weir_lane_state lanes[WEIR_LANE_COUNT];
+    struct weir_replay_stats stats; /* driver */
+
+    /* transfers outside steps */
+    const struct weir_io_request *outside; /* user thread */
+    size_t outside_count, outside_submitted, outside_complete;
+    enum weir_status outside_status;
+    struct weir_error outside_error;
+
+    /* user thread only */
+    size_t cursor; /* of trace.events */
+    uint32_t opened_count, held_count;
+    struct weir_get_order *gets;
+    size_t get_count, get_capacity;
+
+    /* compute engine only: written by stamps in stream order, read after a sync */
+    uint64_t stall_from_ns, stall_ns;
+
+    struct weir_log_entry *entries; /* both, under the lock */
+    size_t entry_count, entry_capacity;
+};
+
+void *weir_replay_drive(void *replay);
+/* replay_events.c: the open stage's work is all queued. */
+enum weir_status weir_replay_seal(struct weir_replay *replay);
+/* Under the lock. */
+void weir_replay_note(struct weir_replay *replay, enum weir_log_kind kind, size_t index,
+                      bool left_out);
+
+static inline bool weir_lane_is_io(uint32_t lane)
+{
+    return lane == WEIR_LANE_READ || lane == WEIR_LANE_WRITE;
+}
+
+static inline struct weir_event *weir_lane_event(struct weir_lane_state *lane, uint32_t op_number)
+{
+    return lane->events[op_number % WEIR_LANE_SLOTS];
+}
+
+#endif

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""House rules that no compiler checks: lengths, include direction, what the library may not call."""
+import os
+import re
+import subprocess
+import sys
+
+os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RANK = {"core": 0, "alloc": 1, "io": 1, "kernels": 1, "offload": 2, "zero": 3, "examples": 4, "tests": 5}
+LIBRARY = ("core", "alloc", "io", "kernels", "offload", "zero")
+FORBIDDEN = re.compile(r"(?<![\w.>])(getenv|exit|abort|printf|fprintf|puts|perror|sleep|usleep|system)\s*\(")
+found = []
+files = subprocess.run(["git", "ls-files", "*.c", "*.h"], capture_output=True, text=True, check=True).stdout.split()
+for path in files:
+    lines = open(path).read().split("\n")
+    top = path.split("/")[0]
+    if len(lines) > 500:
+        found.append(f"{path}: {len(lines)} lines, at most 500")
+    if path.startswith("include/") and len(lines) > 200:
+        found.append(f"{path}: {len(lines)} lines, a public header has at most 200")
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            start = number
+        elif line.startswith("}") and start:
+            if number - start > 70:
+                found.append(f"{path}:{start}: a function of {number - start} lines, at most 70")
+            start = None
+        include = re.match(r'\s*#\s*include "([a-z]+)/', line)
+        if include and top in RANK and include[1] in RANK:
+            up = RANK[include[1]] > RANK[top] or (RANK[include[1]] == RANK[top] == 1 and include[1] != top)
+            if up:
+                found.append(f"{path}:{number}: {top} includes {include[1]}: includes point downwards")
+        if top in LIBRARY and FORBIDDEN.search(line) and not re.match(r"\s*(/?\*|//)", line):
+            found.append(f"{path}:{number}: the library does not call this: {line.strip()}")
+        if re.search(r"\b(TODO|FIXME|XXX)\b", line):
+            found.append(f"{path}:{number}: unfinished: {line.strip()}")
+print("\n".join(found) or f"rules: {len(files)} files in order")
+sys.exit(bool(found))

@@ -1,0 +1,195 @@
+/*
+ * Property: whatever requests are outstanding, a file under the front is a byte array.
+ *
+ * Random reads and writes, odd in offset, size and memory, many more pieces than depth, run against
+ * an array of the file's bytes. Requests that overlap are never outstanding together when one of
+ * them writes, but they do share blocks. Every read must equal the array, and in the end the file.
+ * Run for every engine and for the test engine (short, late, reordered), direct and buffered.
+ */
+#include "tests/support.h"
+
+#include "io/engine.h"
+#include "tests/support_engine.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_MOST     (1u << 20)
+#define REQUEST_MOST  150000u
+#define REQUEST_COUNT 12u
+#define BLOCK         4096u
+
+struct flying {
+    bool used;
+    struct weir_io_request request;
+    unsigned char *memory;
+};
+
+struct world {
+    struct test_random random;
+    struct weir_io *io;
+    uint32_t file;
+    int fd;
+    unsigned char *model;
+    uint64_t size; /* as far as finished writes go: reads stay below it */
+    struct flying flying[REQUEST_COUNT];
+    uint64_t finished_count;
+};
+
+static bool fits(const struct world *world, const struct weir_io_request *request)
+{
+    for (uint32_t i = 0; i < REQUEST_COUNT; i++) {
+        const struct weir_io_request *other = &world->flying[i].request;
+        if (world->flying[i].used &&
+            (request->kind == WEIR_IO_WRITE || other->kind == WEIR_IO_WRITE) &&
+            request->offset_bytes < other->offset_bytes + other->byte_count &&
+            other->offset_bytes < request->offset_bytes + request->byte_count)
+            return false;
+    }
+    return true;
+}
+
+/* Half of the numbers are whole blocks. */
+static uint64_t draw(struct test_random *random, uint64_t bound)
+{
+    uint64_t value = test_random_below(random, bound);
+    return test_random_below(random, 2) ? value / BLOCK * BLOCK : value;
+}
+
+static void submit_one(struct world *world)
+{
+    uint32_t place = 0;
+    while (place < REQUEST_COUNT && world->flying[place].used)
+        place++;
+    if (place == REQUEST_COUNT)
+        return;
+    struct flying *flying = &world->flying[place];
+    struct test_random *random = &world->random;
+    struct weir_io_request request = {.id = place, .file = world->file};
+    request.kind = test_random_below(random, 2) ? WEIR_IO_READ : WEIR_IO_WRITE;
+    uint64_t end = request.kind == WEIR_IO_READ ? world->size : FILE_MOST;
+    if (end == 0)
+        return;
+    request.offset_bytes = draw(random, end);
+    request.byte_count = draw(random, REQUEST_MOST);
+    if (request.byte_count > end - request.offset_bytes)
+        request.byte_count = end - request.offset_bytes;
+    if (!fits(world, &request))
+        return;
+    request.bytes = flying->memory + draw(random, 2) * (test_random_below(random, 64) + 1);
+    unsigned char value = (unsigned char)test_random_next(random);
+    for (uint64_t i = 0; i < request.byte_count; i++)
+        ((unsigned char *)request.bytes)[i] = (unsigned char)(value + i * 7);
+    if (request.kind == WEIR_IO_WRITE)
+        memcpy(world->model + request.offset_bytes, request.bytes, request.byte_count);
+    *flying = (struct flying){true, request, flying->memory};
+    assert_ok(weir_io_submit(world->io, &request, 1));
+}
+
+static void reap_some(struct world *world)
+{
+    struct weir_io_result results[3];
+    size_t count;
+    assert_ok(weir_io_reap(world->io, results, 3, WEIR_IO_FOREVER, &count));
+    for (size_t i = 0; i < count; i++) {
+        struct flying *flying = &world->flying[results[i].id];
+        assert_true(flying->used);
+        if (results[i].status != WEIR_OK)
+            fail_msg("%s", results[i].error.text);
+        if (flying->request.kind == WEIR_IO_READ)
+            assert_memory_equal(world->model + flying->request.offset_bytes, flying->request.bytes,
+                                flying->request.byte_count);
+        uint64_t end = flying->request.offset_bytes + flying->request.byte_count;
+        if (flying->request.byte_count > 0 && end > world->size)
+            world->size = end;
+        flying->used = false;
+        world->finished_count++;
+    }
+}
+
+static bool any_flying(const struct world *world)
+{
+    for (uint32_t i = 0; i < REQUEST_COUNT; i++)
+        if (world->flying[i].used)
+            return true;
+    return false;
+}
+
+static void file_equals_model(struct world *world)
+{
+    struct stat stat;
+    assert_int_equal(0, fstat(world->fd, &stat));
+    assert_int_equal(world->size, stat.st_size);
+    int flags = fcntl(world->fd, F_GETFL);
+    assert_int_equal(0, fcntl(world->fd, F_SETFL, flags & ~O_DIRECT));
+    unsigned char *back = malloc(world->size + 1);
+    assert_non_null(back);
+    assert_int_equal(world->size, pread(world->fd, back, world->size + 1, 0));
+    assert_memory_equal(world->model, back, world->size);
+    free(back);
+}
+
+static void world_run(const struct weir_io_engine_table *table, const char *directory, bool direct,
+                      uint64_t seed, uint32_t steps)
+{
+    struct world world = {.random = {seed}};
+    test_engine_script = (struct test_engine_script){
+        .random = {seed ^ 1}, .reorder = true, .late = true, .shorten = true};
+    uint32_t depth = (uint32_t)test_random_below(&world.random, 9) + 1;
+    assert_ok(weir_io_open(&world.io, &(struct weir_io_options){.engine_table = table,
+                                                                .depth = depth,
+                                                                .request_count = REQUEST_COUNT,
+                                                                .piece_bytes = 4 * BLOCK}));
+    world.fd = open(directory, O_TMPFILE | O_RDWR | (direct ? O_DIRECT : 0), 0600);
+    assert_true(world.fd >= 0);
+    /* The test engine shortens by blocks of 4096. */
+    assert_ok(weir_io_file_open(world.io, "model", world.fd, direct, BLOCK, &world.file));
+    world.model = calloc(1, FILE_MOST);
+    assert_non_null(world.model);
+    for (uint32_t i = 0; i < REQUEST_COUNT; i++) {
+        world.flying[i].memory = aligned_alloc(BLOCK, (REQUEST_MOST / BLOCK + 2) * BLOCK);
+        assert_non_null(world.flying[i].memory);
+    }
+    for (uint32_t step = 0; step < steps; step++) {
+        submit_one(&world);
+        if (any_flying(&world) && test_random_below(&world.random, 3) == 0)
+            reap_some(&world);
+    }
+    while (any_flying(&world))
+        reap_some(&world);
+    assert_true(world.finished_count > 0);
+    file_equals_model(&world);
+    weir_io_close(world.io);
+    close(world.fd);
+    for (uint32_t i = 0; i < REQUEST_COUNT; i++)
+        free(world.flying[i].memory);
+    free(world.model);
+}
+
+static void a_file_under_the_front_is_a_byte_array(void **state)
+{
+    /* Reads equal the array of what was written, neighbours of parts of blocks included. */
+    (void)state;
+    char directory[256];
+    test_directory_make(directory);
+    struct test_random random = test_random_open(17);
+    uint32_t rounds = test_draws(12);
+    for (uint32_t round = 0; round < rounds; round++)
+        for (int direct = 0; direct < 2; direct++) {
+            uint64_t seed = test_random_next(&random);
+            world_run(&test_engine, directory, direct, seed, 120);
+            const struct weir_io_engine_table *table;
+            for (size_t i = 0; (table = weir_io_engine_at(i)) != NULL; i++)
+                world_run(table, directory, direct, seed, 120);
+        }
+    test_directory_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_file_under_the_front_is_a_byte_array)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

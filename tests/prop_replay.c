@@ -1,0 +1,260 @@
+/*
+ * Same bits (DESIGN 7a) on toy blocks: whatever the budgets, tiers, kept activations, groups and
+ * delays, a run through weir leaves the weights, residuals and moments, losses and norms of a plain
+ * loop over arrays, bit for bit. Draws also evaluate between steps, skip a step, abort a step,
+ * write weights, save in the middle and go on under other budgets.
+ */
+#include "core/memory.h"
+#include "tests/support_toy.h"
+#include "zero/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct weir_grain small = {2048, 2048, 2};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4};
+
+static char nvme[256], saves[256];
+
+struct budgets {
+    uint64_t device_bytes, host_bytes, ring_bytes;
+    bool nvme;
+};
+
+static uint64_t state_bytes(const struct toy_spec *spec)
+{
+    uint64_t elements = 0;
+    for (uint32_t b = 0; b < toy_block_count(spec); b++)
+        for (uint32_t t = 0; t < spec->tensor_count[b]; t++)
+            elements += (spec->elements[b][t] + 2047) / 2048 * 2048;
+    return elements * 16;
+}
+
+static struct budgets budgets_draw(struct test_random *random, const struct toy_spec *spec)
+{
+    uint64_t all = state_bytes(spec);
+    struct budgets b = {.nvme = test_random_below(random, 6) > 0};
+    b.device_bytes = 100000 + test_random_below(random, all);
+    b.host_bytes = 300000 + (uint64_t)((double)all * test_random_unit(random) * 0.8);
+    if (test_random_below(random, 10) == 0)
+        b.device_bytes = UINT64_MAX;
+    if (!b.nvme || test_random_below(random, 10) == 0)
+        b.host_bytes = UINT64_MAX;
+    return b;
+}
+
+static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, uint64_t seed)
+{
+    weir_run *run;
+    assert_ok(weir_open_with_grain(&run,
+                                   &(struct weir_options){
+                                       .struct_bytes = sizeof(struct weir_options),
+                                       .device = "host",
+                                       .device_bytes = b->device_bytes,
+                                       .host_bytes = b->host_bytes,
+                                       .nvme_path = b->nvme ? nvme : NULL,
+                                       .dtype = spec->dtype,
+                                       .grad_dtype = spec->grad_dtype,
+                                       .thread_count = 2,
+                                       .ring_bytes = b->ring_bytes,
+                                       .strict = true,
+                                       .strict_seed = seed,
+                                       .cost = &cost,
+                                   },
+                                   small));
+    return run;
+}
+
+struct draw {
+    struct toy_spec spec;
+    struct toy_plain plain;
+    struct toy toy;
+    weir_run *run;
+    uint32_t groups;
+    uint64_t nvme_steps, steps;
+};
+
+static struct toy_input input_for(const struct draw *d, uint32_t step, bool training)
+{
+    return (struct toy_input){.seed = 0.5f + (float)step * 0.125f,
+                              .training = training,
+                              .poison_block = -1,
+                              .write_block = -1,
+                              .groups = training ? d->groups : 1};
+}
+
+/* Three keys: training, evaluation, and training after a block's weight was written. */
+static enum weir_status record(struct draw *d)
+{
+    struct weir_update update = {.struct_bytes = sizeof update};
+    float loss;
+    struct toy_input train = input_for(d, 0, true), evaluate = input_for(d, 0, false);
+    assert_ok(toy_step(&d->toy, "train", true, &train, &update, &loss, NULL));
+    assert_ok(toy_step(&d->toy, "eval", true, &evaluate, &update, &loss, NULL));
+    struct toy_input write = train;
+    write.write_block = 1;
+    assert_ok(toy_step(&d->toy, "write", true, &write, &update, &loss, NULL));
+    return weir_layout(d->run);
+}
+
+/* A run under drawn budgets that fits; raises them until one does. */
+static void run_fit(struct draw *d, struct test_random *random)
+{
+    struct budgets b = budgets_draw(random, &d->spec);
+    for (int attempt = 0;; attempt++) {
+        d->run = run_open(&d->spec, &b, test_random_next(random));
+        toy_open(&d->toy, d->run, &d->spec);
+        enum weir_status status = record(d);
+        if (status == WEIR_OK)
+            return;
+        assert_int_equal(WEIR_ERR_NOMEM, status);
+        assert_true(attempt < 40);
+        weir_close(d->run);
+        b.device_bytes += b.device_bytes == UINT64_MAX ? 0 : b.device_bytes / 4;
+        b.host_bytes += b.host_bytes == UINT64_MAX ? 0 : b.host_bytes / 4;
+    }
+}
+
+static void bits_equal(const char *what, float a, float b)
+{
+    if (memcmp(&a, &b, sizeof a) != 0)
+        fail_msg("%s: %.9g through weir, %.9g in the plain loop", what, (double)a, (double)b);
+}
+
+static void step_both(struct draw *d, const char *key, const struct toy_input *input,
+                      const struct weir_update *update)
+{
+    struct weir_report report = {.struct_bytes = sizeof report};
+    float loss, plain_loss;
+    double norm;
+    bool skipped;
+    assert_ok(toy_step(&d->toy, key, false, input, update, &loss, &report));
+    toy_plain_step(&d->plain, input, update, &plain_loss, &norm, &skipped);
+    bits_equal("loss", loss, plain_loss);
+    assert_memory_equal(&report.grad_norm, &norm, sizeof norm * (skipped ? 0 : 1));
+    assert_int_equal(skipped, report.skipped);
+    d->steps++;
+    d->nvme_steps += report.nvme_read_bytes > 0;
+}
+
+static void resume_elsewhere(struct draw *d, struct test_random *random)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/step", saves);
+    assert_ok(weir_save(d->run, path, NULL, NULL, 0));
+    weir_close(d->run);
+    run_fit(d, random);
+    assert_ok(weir_load(d->run, path));
+    assert_int_equal(0, toy_compare(d->run, &d->plain));
+}
+
+/* What happens beside ordinary steps, drawn. */
+static void event_draw(struct draw *d, struct test_random *random, uint32_t step,
+                       const struct weir_update *update)
+{
+    struct toy_input input = input_for(d, step, true);
+    float loss;
+    switch (test_random_below(random, 8)) {
+    case 0:
+        input.training = false;
+        input.groups = 1;
+        step_both(d, "eval", &input, update);
+        break;
+    case 1:
+        input.poison_block = 0;
+        step_both(d, "train", &input, update);
+        break;
+    case 2:
+        d->toy.abort_at = (int)test_random_below(random, 12);
+        if (toy_step(&d->toy, "train", false, &input, update, &loss, NULL) == WEIR_OK)
+            toy_plain_step(&d->plain, &input, update, &loss, &(double){0}, &(bool){false});
+        else
+            assert_int_equal(WEIR_ERR_CANCELED, weir_last_error()->status);
+        d->toy.abort_at = -1;
+        break;
+    case 3:
+        input.write_block = 1;
+        step_both(d, "write", &input, update);
+        break;
+    case 4:
+        resume_elsewhere(d, random);
+        break;
+    case 5:
+        assert_ok(weir_flush(d->run));
+        break;
+    default:
+        break;
+    }
+}
+
+static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
+{
+    struct test_random random = {seed};
+    struct draw d = {.spec = toy_spec_draw(&random)};
+    d.groups = 1 + (uint32_t)test_random_below(&random, d.spec.micro_count);
+    toy_plain_open(&d.plain, &d.spec, small);
+    run_fit(&d, &random);
+    uint64_t hash = weir_plan_hash(d.run->keys[0]->plan, d.run->homes);
+    toy_load(&d.toy, &d.plain);
+    for (uint32_t step = 0; step < 4; step++) {
+        struct weir_update update = {sizeof update,      0.01f, 0.9f, 0.95f, 1e-8f, 0.1f,
+                                     step & 1 ? 0.5f : 0};
+        struct toy_input input = input_for(&d, step, true);
+        step_both(&d, "train", &input, &update);
+        event_draw(&d, &random, step + 100, &update);
+    }
+    assert_ok(weir_flush(d.run));
+    uint64_t different = toy_compare(d.run, &d.plain);
+    if (different)
+        fail_msg("seed %llu: %llu elements differ", (unsigned long long)seed,
+                 (unsigned long long)different);
+    *nvme_steps += d.nvme_steps;
+    *steps += d.steps;
+    weir_close(d.run);
+    toy_plain_close(&d.plain);
+    return hash;
+}
+
+static int hash_order(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static size_t distinct(uint64_t *hashes, size_t count)
+{
+    qsort(hashes, count, sizeof *hashes, hash_order);
+    size_t n = count > 0;
+    for (size_t i = 1; i < count; i++)
+        n += hashes[i] != hashes[i - 1];
+    return n;
+}
+
+static void any_budget_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_open(20261130);
+    uint32_t draws = test_draws(120);
+    uint64_t hashes[1024], nvme_steps = 0, steps = 0;
+    for (uint32_t i = 0; i < draws; i++) {
+        uint64_t seed = test_random_next(&random);
+        hashes[i % 1024] = draw_run(seed, &nvme_steps, &steps);
+    }
+    size_t plans = distinct(hashes, draws < 1024 ? draws : 1024);
+    printf("%u draws, %zu plans, %llu of %llu steps read NVMe\n", draws, plans,
+           (unsigned long long)nvme_steps, (unsigned long long)steps);
+    assert_true(plans * 10 >= draws * 6);
+    assert_true(nvme_steps * 2 >= steps);
+}
+
+int main(void)
+{
+    test_directory_make(nvme);
+    test_directory_make(saves);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    test_directory_remove(nvme);
+    test_directory_remove(saves);
+    return failed;
+}

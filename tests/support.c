@@ -1,0 +1,64 @@
+#include "tests/support.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool test_contains(const char *text, const char *part)
+{
+    return strstr(text, part) != NULL;
+}
+
+struct test_random test_random_open(uint64_t fallback)
+{
+    const char *given = getenv("WEIR_SEED");
+    struct test_random random = {given ? strtoull(given, NULL, 0) : fallback};
+    printf("seed %llu\n", (unsigned long long)random.state);
+    return random;
+}
+
+/* splitmix64 (Steele, Lea & Flood 2014) */
+uint64_t test_random_next(struct test_random *random)
+{
+    uint64_t z = random->state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+uint64_t test_random_below(struct test_random *random, uint64_t bound)
+{
+    return test_random_next(random) % bound;
+}
+
+double test_random_unit(struct test_random *random)
+{
+    return (double)(test_random_next(random) >> 11) * 0x1p-53;
+}
+
+void test_directory_make(char path[static 256])
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(path, 256, "%s/weir-test-XXXXXX", base ? base : "/tmp");
+    assert_non_null(mkdtemp(path));
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+void test_directory_remove(const char *path)
+{
+    assert_int_equal(0, nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS));
+}
+
+uint32_t test_draws(uint32_t normal)
+{
+    const char *given = getenv("WEIR_DRAWS");
+    uint64_t draws = given ? (uint64_t)normal * strtoull(given, NULL, 0) / 100 : normal;
+    return draws > 0 ? (uint32_t)draws : 1;
+}

@@ -1,0 +1,162 @@
+#include "tests/support_engine.h"
+
+#include "core/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES 4096u
+
+struct test_engine_script test_engine_script;
+
+struct held {
+    struct weir_io_piece piece;
+    bool faulted;
+};
+
+struct weir_io_engine {
+    uint32_t depth, held_count, submitted_count;
+    struct held *held; /* in the order of queueing; the first submitted_count may be moved */
+};
+
+static enum weir_status engine_open(struct weir_io_engine **out, uint32_t depth,
+                                    struct weir_log *log)
+{
+    (void)log;
+    struct weir_io_engine *engine;
+    WEIR_TRY(weir_alloc(&engine, 1, sizeof *engine, "the test engine"));
+    engine->depth = depth;
+    enum weir_status status =
+        weir_alloc(&engine->held, depth, sizeof *engine->held, "the test engine's pieces");
+    if (status != WEIR_OK)
+        weir_free(engine);
+    else
+        *out = engine;
+    return status;
+}
+
+static void engine_close(struct weir_io_engine *engine)
+{
+    weir_free(engine->held);
+    weir_free(engine);
+}
+
+static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
+{
+    struct test_engine_script *script = &test_engine_script;
+    if (engine->held_count == engine->depth)
+        return false;
+    if (script->queued_count < TEST_ENGINE_LOG)
+        script->kinds[script->queued_count] = piece->kind;
+    uint64_t number = ++script->queued_count;
+    bool faulted = script->fault_at != 0 && number >= script->fault_at &&
+                   number - script->fault_at < script->fault_count;
+    script->faulted_count += faulted;
+    engine->held[engine->held_count++] = (struct held){*piece, faulted};
+    return true;
+}
+
+static enum weir_status engine_submit(struct weir_io_engine *engine)
+{
+    if (test_engine_script.refuse_submit)
+        return weir_fail(WEIR_ERR_IO, "io engine \"test\": refuses to start");
+    engine->submitted_count = engine->held_count;
+    return WEIR_OK;
+}
+
+/* What a shortened read did not bring is spoilt, so that only a second read can make it right. */
+static int64_t move(const struct weir_io_piece *piece)
+{
+    struct test_engine_script *script = &test_engine_script;
+    uint64_t all = piece->byte_count;
+    bool shorten = script->shorten && test_random_below(&script->random, 2) == 0;
+    uint64_t cut = shorten ? 1 + test_random_below(&script->random, all) : all;
+    if (piece->kind == WEIR_IO_READ) {
+        ssize_t got = pread(piece->fd, piece->bytes, all, (off_t)piece->offset_bytes);
+        if (got < 0)
+            return -errno;
+        if ((uint64_t)got <= cut)
+            return got;
+        memset((char *)piece->bytes + cut, 0xEE, (size_t)got - cut);
+        return (int64_t)cut;
+    }
+    bool direct = (fcntl(piece->fd, F_GETFL) & O_DIRECT) != 0;
+    script->direct_write_count += direct;
+    if (direct && script->direct_write_errno != 0)
+        return -script->direct_write_errno;
+    uint64_t put = direct ? (cut + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES : cut;
+    ssize_t moved =
+        pwrite(piece->fd, piece->bytes, put < all ? put : all, (off_t)piece->offset_bytes);
+    if (moved < 0)
+        return -errno;
+    return (uint64_t)moved < cut ? moved : (int64_t)cut;
+}
+
+static struct held held_take(struct weir_io_engine *engine)
+{
+    struct test_engine_script *script = &test_engine_script;
+    uint32_t place =
+        script->reorder ? (uint32_t)test_random_below(&script->random, engine->submitted_count) : 0;
+    struct held taken = engine->held[place];
+    memmove(engine->held + place, engine->held + place + 1,
+            (engine->held_count - place - 1) * sizeof *engine->held);
+    engine->held_count--;
+    engine->submitted_count--;
+    return taken;
+}
+
+static enum weir_status engine_reap(struct weir_io_engine *engine, struct weir_io_completion *out,
+                                    size_t capacity, uint64_t timeout_ns, size_t *count)
+{
+    (void)timeout_ns;
+    struct test_engine_script *script = &test_engine_script;
+    *count = 0;
+    if (script->late && test_random_below(&script->random, 2) == 0)
+        return WEIR_OK;
+    size_t most = script->late ? 1 + test_random_below(&script->random, capacity) : capacity;
+    if (script->stray && engine->submitted_count > 0) {
+        out[(*count)++] = (struct weir_io_completion){UINT64_MAX, 1};
+        script->stray = false;
+    }
+    while (*count < most && engine->submitted_count > 0) {
+        struct held held = held_take(engine);
+        int64_t result = held.faulted ? script->fault_result : move(&held.piece);
+        out[(*count)++] = (struct weir_io_completion){held.piece.token, result};
+    }
+    return WEIR_OK;
+}
+
+static void engine_wake(struct weir_io_engine *engine)
+{
+    (void)engine; /* reap never waits */
+}
+
+const struct weir_io_engine_table test_engine = {
+    .name = "test",
+    .open = engine_open,
+    .close = engine_close,
+    .queue = engine_queue,
+    .submit = engine_submit,
+    .reap = engine_reap,
+    .wake = engine_wake,
+};
+
+int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+                     CMFixtureFunction teardown)
+{
+    struct CMUnitTest bound[32];
+    assert_true(count > 0 && count <= sizeof bound / sizeof bound[0]);
+    int failures = 0;
+    size_t engines = 0;
+    for (const struct weir_io_engine_table *table; (table = weir_io_engine_at(engines));
+         engines++) {
+        for (size_t i = 0; i < count; i++) {
+            bound[i] = tests[i];
+            bound[i].initial_state = (void *)(uintptr_t)table;
+        }
+        failures += _cmocka_run_group_tests(table->name, bound, count, setup, teardown);
+    }
+    return failures + (engines == 0);
+}

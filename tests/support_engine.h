@@ -1,0 +1,43 @@
+/*
+ * An I/O engine for tests. It has no threads: pieces are moved when they are reaped, and their
+ * completions are bent as the script says. One at a time is open.
+ */
+#ifndef WEIR_TESTS_SUPPORT_ENGINE_H
+#define WEIR_TESTS_SUPPORT_ENGINE_H
+
+#include "io/engine.h"
+#include "tests/support.h"
+
+#define TEST_ENGINE_LOG 4096
+
+struct test_engine_script {
+    struct test_random random;
+    bool reorder; /* completions come in any order */
+    bool late;    /* reap brings nothing half of the time */
+    bool shorten; /* half of the transfers stop at a drawn byte */
+
+    uint64_t fault_at;      /* the nth piece queued, 1 = the first; 0: none */
+    uint64_t fault_count;   /* so many pieces from it on */
+    int64_t fault_result;   /* their result, nothing is moved */
+    int direct_write_errno; /* writes of files with O_DIRECT; 0: they work */
+    bool stray;             /* a completion that no piece asked for comes first */
+    bool refuse_submit;     /* submit fails */
+
+    /* What happened since the script was set. */
+    uint64_t queued_count, faulted_count, direct_write_count;
+    enum weir_io_kind kinds[TEST_ENGINE_LOG]; /* of pieces in the order of queueing */
+};
+
+extern struct test_engine_script test_engine_script;
+extern const struct weir_io_engine_table test_engine;
+
+/* Run the tests once for each engine that was built, its table as their state. No engine, or a
+ * failure: not 0. */
+#define TEST_PER_ENGINE(test)                                                                      \
+    {                                                                                              \
+#test, test, NULL, NULL, NULL                                                              \
+    }
+int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
+                     CMFixtureFunction teardown);
+
+#endif

@@ -1,0 +1,739 @@
+#include "tests/support_toy.h"
+#include "zero/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Arithmetic ------------------------------------------------------------------------------- */
+
+static float weight_at(const void *weight, enum weir_dtype dtype, uint64_t i)
+{
+    return dtype == WEIR_BF16 ? weir_float_from_bf16(((const uint16_t *)weight)[i])
+                              : ((const float *)weight)[i];
+}
+
+/* One unit of work; any pointer may be NULL where it makes no sense. */
+struct work {
+    enum weir_dtype dtype;
+    const void *weight;
+    void *weight_out;
+    uint64_t elements;
+    const float *x, *inner_in, *dy;
+    float *y, *inner, *dx, *grad, *loss;
+    uint32_t width;
+    bool fresh, poison;
+    float seed;
+};
+
+static void work_input(const struct work *w)
+{
+    for (uint32_t i = 0; i < w->width; i++)
+        w->y[i] = w->seed + (float)(i % 17) * 0.01f;
+}
+
+static float inner_at(const struct work *w, uint32_t i)
+{
+    return w->x[i] * weight_at(w->weight, w->dtype, (i * 7u) % w->elements) +
+           weight_at(w->weight, w->dtype, (i * 13u + 5u) % w->elements);
+}
+
+static void work_forward(const struct work *w)
+{
+    float sum = 0;
+    for (uint64_t j = 0; j < w->elements; j++)
+        sum += weight_at(w->weight, w->dtype, j);
+    for (uint32_t i = 0; i < w->width; i++) {
+        float inner = inner_at(w, i);
+        if (w->inner)
+            w->inner[i] = inner;
+        w->y[i] = inner * 0.5f + w->x[i] * 0.25f + sum * 1e-4f;
+    }
+}
+
+static void work_loss(const struct work *w)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < w->width; i++) {
+        sum += w->x[i] * w->x[i];
+        if (w->dx)
+            w->dx[i] = w->x[i] * 0.01f;
+    }
+    w->loss[0] = sum;
+}
+
+static void work_grad(const struct work *w)
+{
+    for (uint64_t j = 0; j < w->elements; j++) {
+        float g = w->dy[j % w->width] + (float)(j % 5) * 1e-3f;
+        if (w->x)
+            g += w->x[(j * 3) % w->width] * 1e-2f + weight_at(w->weight, w->dtype, j) * 1e-2f;
+        w->grad[j] = w->fresh ? g : w->grad[j] + g;
+    }
+    if (w->poison)
+        w->grad[0] = INFINITY;
+}
+
+static void work_backward(const struct work *w)
+{
+    if (w->grad)
+        work_grad(w);
+    for (uint32_t i = 0; w->dx && i < w->width; i++) {
+        float inner = w->inner_in ? w->inner_in[i] : inner_at(w, i);
+        w->dx[i] = w->dy[i] * 0.25f + w->dy[i] * 0.1f * inner;
+    }
+}
+
+static void work_write(const struct work *w)
+{
+    for (uint64_t j = 0; j < w->elements; j++) {
+        float v = weight_at(w->weight, w->dtype, j) * 0.5f + 0.125f;
+        if (w->dtype == WEIR_BF16)
+            ((uint16_t *)w->weight_out)[j] = weir_bf16_from_float(v);
+        else
+            ((float *)w->weight_out)[j] = v;
+    }
+}
+
+/* What fraction of a block is trained: its gradient's elements. */
+static uint64_t trained_elements(const struct toy_spec *spec, uint32_t block)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < spec->tensor_count[block]; t++)
+        if (spec->kind[block][t] == WEIR_TRAINED)
+            count += (spec->elements[block][t] + 2047) / 2048 * 2048;
+    return count;
+}
+
+static uint64_t all_elements(const struct toy_spec *spec, uint32_t block)
+{
+    uint64_t count = 0;
+    for (uint32_t t = 0; t < spec->tensor_count[block]; t++)
+        count += (spec->elements[block][t] + 2047) / 2048 * 2048;
+    return count;
+}
+
+/* The spec ---------------------------------------------------------------------------------- */
+
+uint32_t toy_block_count(const struct toy_spec *spec)
+{
+    return spec->block_count + (spec->head_only_gradient ? 1 : 0);
+}
+
+struct toy_spec toy_spec_draw(struct test_random *random)
+{
+    static const uint64_t odd[] = {1, 511, 513, 2048, 4097, 6000, 9000, 20000};
+    struct toy_spec spec = {
+        .dtype = test_random_below(random, 4) ? WEIR_BF16 : WEIR_FP32,
+        .grad_dtype = test_random_below(random, 2) ? WEIR_FP32 : WEIR_BF16,
+        .block_count = 2 + (uint32_t)test_random_below(random, TOY_BLOCKS - 2),
+        .micro_count = 1 + (uint32_t)test_random_below(random, TOY_MICRO),
+        .width = 500 + (uint32_t)test_random_below(random, 3000),
+        .tied = test_random_below(random, 2),
+        .inner = test_random_below(random, 2),
+        .head_only_gradient = test_random_below(random, 2),
+    };
+    for (uint32_t b = 0; b < toy_block_count(&spec); b++) {
+        spec.tensor_count[b] = 1 + (uint32_t)test_random_below(random, TOY_TENSORS);
+        bool frozen_tail = test_random_below(random, 5) == 0;
+        for (uint32_t t = 0; t < spec.tensor_count[b]; t++) {
+            spec.elements[b][t] = odd[test_random_below(random, 8)];
+            spec.kind[b][t] = frozen_tail && t > 0 ? WEIR_FROZEN : WEIR_TRAINED;
+        }
+    }
+    return spec;
+}
+
+void toy_tensors(const struct toy_spec *spec, uint32_t block, struct weir_tensor *tensors,
+                 char names[TOY_TENSORS][32])
+{
+    for (uint32_t t = 0; t < spec->tensor_count[block]; t++) {
+        snprintf(names[t], 32, "block%u.tensor%u", block, t);
+        tensors[t] = (struct weir_tensor){
+            .struct_bytes = sizeof *tensors,
+            .name = names[t],
+            .kind = spec->kind[block][t],
+            .dim_count = 1,
+            .shape = {spec->elements[block][t]},
+            .lr_scale = t == 1 ? 0.5f : 1.0f,
+            .decay_scale = t == 2 ? 0.0f : 1.0f,
+        };
+    }
+}
+
+/* Through weir ------------------------------------------------------------------------------ */
+
+static uint32_t kept(struct toy *toy, const char *kind, uint32_t i, uint32_t m, uint64_t bytes,
+                     bool optional)
+{
+    char name[32];
+    uint32_t id;
+    snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
+    assert_ok(weir_kept_add(toy->run,
+                            &(struct weir_kept){sizeof(struct weir_kept), name, bytes, optional},
+                            &id));
+    return id;
+}
+
+void toy_open(struct toy *toy, weir_run *run, const struct toy_spec *spec)
+{
+    *toy = (struct toy){.spec = *spec, .run = run, .abort_at = -1};
+    uint64_t bytes = spec->width * sizeof(float);
+    for (uint32_t b = 0; b < toy_block_count(spec); b++) {
+        struct weir_tensor tensors[TOY_TENSORS];
+        char names[TOY_TENSORS][32];
+        toy_tensors(spec, b, tensors, names);
+        assert_ok(weir_block_add(run, tensors, spec->tensor_count[b], &toy->blocks[b]));
+    }
+    for (uint32_t m = 0; m < spec->micro_count; m++) {
+        for (uint32_t i = 0; i <= spec->block_count; i++)
+            toy->boundary[i][m] = kept(toy, "x", i, m, bytes, false);
+        for (uint32_t i = 0; i < spec->block_count; i++)
+            toy->inner[i][m] = kept(toy, "inner", i, m, bytes, true);
+        for (uint32_t i = 0; i < 2; i++)
+            toy->d[i][m] = kept(toy, "d", i, m, bytes, false);
+        toy->loss[m] = kept(toy, "loss", 0, m, sizeof(float), false);
+        toy->input[m] = kept(toy, "input", 0, m, sizeof(float), false);
+    }
+}
+
+typedef void work_fn(const struct work *work);
+
+struct queued {
+    work_fn *fn;
+    struct work work;
+};
+
+static void queued_run(void *argument)
+{
+    const struct queued *q = argument;
+    q->fn(&q->work);
+}
+
+static void range(struct weir_range *ranges, size_t *count, const void *bytes, uint64_t byte_count,
+                  bool written)
+{
+    if (bytes && byte_count > 0)
+        ranges[(*count)++] = (struct weir_range){bytes, byte_count, written};
+}
+
+static enum weir_status queue(struct toy *toy, work_fn *fn, const struct work *w)
+{
+    struct queued q = {fn, *w};
+    struct weir_range r[12];
+    size_t n = 0;
+    uint64_t bytes = w->width * sizeof(float);
+    uint64_t weight_bytes = w->elements * (w->dtype == WEIR_BF16 ? 2 : 4);
+    range(r, &n, w->weight, weight_bytes, false);
+    range(r, &n, w->weight_out, weight_bytes, true);
+    range(r, &n, w->x, bytes, false);
+    range(r, &n, w->dy, bytes, false);
+    range(r, &n, w->inner_in, bytes, false);
+    range(r, &n, w->y, bytes, true);
+    range(r, &n, w->inner, bytes, true);
+    range(r, &n, w->dx, bytes, true);
+    range(r, &n, w->grad, w->grad ? w->elements * sizeof(float) : 0, true);
+    range(r, &n, w->loss, sizeof(float), true);
+    struct weir_device *device = weir_compute_device(toy->run);
+    return device->table->call(weir_compute_stream(toy->run), queued_run, &q, sizeof q, r, n);
+}
+
+struct context {
+    struct toy *toy;
+    const struct toy_input *input;
+    bool dry;
+    int wants;
+};
+
+static enum weir_status want(struct context *c, const struct weir_use *uses, size_t count,
+                             struct weir_view *views)
+{
+    if (!c->dry && c->wants++ == c->toy->abort_at)
+        return weir_fail(WEIR_ERR_CANCELED, "the test leaves the step here");
+    return weir_want(c->toy->run, uses, count, views);
+}
+
+static enum weir_status done(struct context *c, const struct weir_use *uses, size_t count)
+{
+    uint32_t ids[8];
+    for (size_t i = 0; i < count; i++)
+        ids[i] = uses[i].id;
+    return weir_done(c->toy->run, ids, count);
+}
+
+static struct work work_base(const struct context *c, uint32_t block, const struct weir_view *view)
+{
+    const struct toy_spec *spec = &c->toy->spec;
+    return (struct work){.dtype = spec->dtype, .weight = view ? view->bytes : NULL,
+                         .elements = view ? all_elements(spec, block) : 0, .width = spec->width};
+}
+
+static enum weir_status input_stage(struct context *c, uint32_t m)
+{
+    struct toy *toy = c->toy;
+    float seed = c->input->seed + (float)m;
+    struct weir_use uses[] = {{toy->input[m], WEIR_NEW}, {toy->boundary[0][m], WEIR_NEW}};
+    struct weir_view v[2];
+    WEIR_TRY(want(c, uses, 2, v));
+    WEIR_TRY(weir_put(toy->run, toy->input[m], &seed));
+    if (!c->dry) {
+        struct work w = work_base(c, 0, NULL);
+        w.y = v[1].bytes;
+        w.seed = seed; /* the copy through the kept tensor is compared at the loss */
+        WEIR_TRY(queue(toy, work_input, &w));
+    }
+    return done(c, uses, 2);
+}
+
+static enum weir_status forward_stage(struct context *c, uint32_t b, uint32_t m,
+                                      const struct weir_view *block)
+{
+    struct toy *toy = c->toy;
+    bool inner = toy->spec.inner && c->input->training;
+    struct weir_use uses[] = {{toy->boundary[b][m], c->input->training ? WEIR_READ : WEIR_LAST},
+                              {toy->boundary[b + 1][m], WEIR_NEW},
+                              {toy->inner[b][m], WEIR_NEW}};
+    size_t count = inner ? 3 : 2;
+    struct weir_view v[3];
+    WEIR_TRY(want(c, uses, count, v));
+    WEIR_TRY(weir_work(toy->run, 1e6));
+    void *scratch;
+    WEIR_TRY(weir_scratch(toy->run, 5000, &scratch));
+    if (!c->dry) {
+        /* Scratch is ours alone: whoever else lives there is destroyed. */
+        WEIR_TRY(weir_compute_device(toy->run)->table->fill(weir_compute_stream(toy->run), scratch,
+                                                            0x33, 5000));
+        struct work w = work_base(c, b, block);
+        w.x = v[0].bytes;
+        w.y = v[1].bytes;
+        w.inner = inner ? v[2].bytes : NULL;
+        WEIR_TRY(queue(toy, work_forward, &w));
+    }
+    return done(c, uses, count);
+}
+
+static enum weir_status loss_stage(struct context *c, uint32_t m)
+{
+    struct toy *toy = c->toy;
+    uint32_t last = toy->spec.block_count;
+    struct weir_use uses[] = {{toy->boundary[last][m], WEIR_LAST},
+                              {toy->loss[m], WEIR_NEW},
+                              {toy->input[m], WEIR_LAST},
+                              {toy->d[last & 1][m], WEIR_NEW}};
+    size_t count = c->input->training ? 4 : 3;
+    struct weir_view v[4];
+    WEIR_TRY(want(c, uses, count, v));
+    if (!c->dry) {
+        struct work w = work_base(c, 0, NULL);
+        w.x = v[0].bytes;
+        w.loss = v[1].bytes;
+        w.dx = c->input->training ? v[3].bytes : NULL;
+        WEIR_TRY(queue(toy, work_loss, &w));
+    }
+    WEIR_TRY(weir_get(toy->run, toy->loss[m], &toy->losses[m]));
+    return done(c, uses, count);
+}
+
+static enum weir_status backward_stage(struct context *c, uint32_t b, uint32_t m, bool fresh,
+                                       const struct weir_view *block)
+{
+    struct toy *toy = c->toy;
+    struct weir_use uses[] = {{toy->boundary[b][m], WEIR_LAST},
+                              {toy->d[(b + 1) & 1][m], WEIR_LAST},
+                              {toy->d[b & 1][m], WEIR_NEW},
+                              {toy->inner[b][m], WEIR_LAST}};
+    size_t count = toy->spec.inner ? 4 : 3;
+    struct weir_view v[4];
+    WEIR_TRY(want(c, uses, count, v));
+    WEIR_TRY(weir_work(toy->run, 2e6));
+    if (!c->dry) {
+        struct work w = work_base(c, b, block);
+        w.x = v[0].bytes;
+        w.dy = v[1].bytes;
+        w.dx = v[2].bytes;
+        w.inner_in = toy->spec.inner ? v[3].bytes : NULL;
+        WEIR_TRY(queue(toy, work_backward, &w));
+        struct work g = work_base(c, b, block);
+        g.elements = trained_elements(&toy->spec, b);
+        g.x = v[0].bytes;
+        g.dy = v[1].bytes;
+        g.grad = block->grad;
+        g.fresh = block->grad_fresh && fresh;
+        g.poison = c->input->poison_block == (int)b;
+        if (g.grad)
+            WEIR_TRY(queue(toy, work_backward, &g));
+    }
+    return done(c, uses, count);
+}
+
+static enum weir_status block_pass(struct context *c, uint32_t b, uint32_t first, uint32_t end,
+                                   bool backward)
+{
+    struct weir_use use = {c->toy->blocks[b], backward ? WEIR_GRAD : WEIR_READ};
+    struct weir_view view;
+    WEIR_TRY(want(c, &use, 1, &view));
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t m = backward ? end - 1 - (i - first) : i;
+        WEIR_TRY(backward ? backward_stage(c, b, m, m == end - 1, &view)
+                          : forward_stage(c, b, m, &view));
+    }
+    return done(c, &use, 1);
+}
+
+/* Gradient only: the weight does not travel (ADD), or the block was never wanted before (GRAD). */
+static enum weir_status grad_only(struct context *c, uint32_t b, enum weir_access access)
+{
+    struct toy *toy = c->toy;
+    struct weir_use use = {toy->blocks[b], access};
+    struct weir_view view;
+    WEIR_TRY(want(c, &use, 1, &view));
+    for (uint32_t m = toy->spec.micro_count; m-- > 0;) {
+        struct weir_use d = {toy->d[0][m], access == WEIR_ADD ? WEIR_LAST : WEIR_READ};
+        struct weir_view v;
+        WEIR_TRY(want(c, &d, 1, &v));
+        if (!c->dry && view.grad) {
+            struct work w = work_base(c, b, &view);
+            w.weight = NULL;
+            w.elements = trained_elements(&toy->spec, b);
+            w.dy = v.bytes;
+            w.grad = view.grad;
+            w.fresh = view.grad_fresh && m + 1 == toy->spec.micro_count;
+            WEIR_TRY(queue(toy, work_backward, &w));
+        }
+        WEIR_TRY(done(c, &d, 1));
+    }
+    return done(c, &use, 1);
+}
+
+static enum weir_status write_stage(struct context *c, uint32_t b)
+{
+    struct weir_use use = {c->toy->blocks[b], WEIR_WRITE};
+    struct weir_view view;
+    WEIR_TRY(want(c, &use, 1, &view));
+    if (!c->dry) {
+        struct work w = work_base(c, b, &view);
+        w.weight_out = view.bytes;
+        WEIR_TRY(queue(c->toy, work_write, &w));
+    }
+    return done(c, &use, 1);
+}
+
+static enum weir_status events(struct context *c)
+{
+    const struct toy_spec *spec = &c->toy->spec;
+    if (c->input->write_block >= 0)
+        WEIR_TRY(write_stage(c, (uint32_t)c->input->write_block));
+    for (uint32_t g = c->input->groups; g-- > 0;) {
+        uint32_t first = spec->micro_count * g / c->input->groups;
+        uint32_t end = spec->micro_count * (g + 1) / c->input->groups;
+        for (uint32_t m = first; m < end; m++)
+            WEIR_TRY(input_stage(c, m));
+        for (uint32_t b = 0; b < spec->block_count; b++)
+            WEIR_TRY(block_pass(c, b, first, end, false));
+        for (uint32_t m = first; m < end; m++)
+            WEIR_TRY(loss_stage(c, m));
+        for (uint32_t b = c->input->training ? spec->block_count : 0; b-- > 0;)
+            WEIR_TRY(block_pass(c, b, first, end, true));
+    }
+    if (c->input->training && spec->head_only_gradient)
+        WEIR_TRY(grad_only(c, spec->block_count, WEIR_GRAD));
+    if (c->input->training && spec->tied)
+        WEIR_TRY(grad_only(c, 0, WEIR_ADD));
+    return WEIR_OK;
+}
+
+enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
+                          const struct toy_input *input, const struct weir_update *update,
+                          float *loss, struct weir_report *report)
+{
+    struct context c = {.toy = toy, .input = input, .dry = dry};
+    WEIR_TRY(weir_step_begin(toy->run, key, dry));
+    enum weir_status status = events(&c);
+    if (status == WEIR_ERR_CANCELED) {
+        WEIR_TRY(weir_step_abort(toy->run));
+        return weir_fail(WEIR_ERR_CANCELED, "left");
+    }
+    WEIR_TRY(status);
+    WEIR_TRY(weir_step_end(toy->run, input->training ? update : NULL, report));
+    *loss = 0;
+    for (uint32_t m = 0; !dry && m < toy->spec.micro_count; m++)
+        *loss += toy->losses[m];
+    return WEIR_OK;
+}
+
+/* As a plain loop --------------------------------------------------------------------------- */
+
+void toy_plain_open(struct toy_plain *plain, const struct toy_spec *spec, struct weir_grain grain)
+{
+    *plain = (struct toy_plain){.spec = *spec};
+    const struct weir_device_table *device;
+    const struct weir_kernels_table *kernels;
+    assert_ok(weir_device_find("host", &device));
+    assert_ok(device->open(&plain->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX,
+                                                                         .thread_count = 2}));
+    assert_ok(device->stream_create(plain->device, WEIR_ENGINE_COMPUTE, "plain", &plain->stream));
+    assert_ok(weir_kernels_find("host", &kernels));
+    assert_ok(kernels->open(&plain->kernels, plain->device, 2, NULL, NULL));
+    weir_model_open(&plain->model, spec->dtype, spec->grad_dtype, grain);
+    for (uint32_t b = 0; b < toy_block_count(spec); b++) {
+        struct weir_tensor tensors[TOY_TENSORS];
+        char names[TOY_TENSORS][32];
+        uint32_t id;
+        toy_tensors(spec, b, tensors, names);
+        assert_ok(weir_model_block_add(&plain->model, tensors, spec->tensor_count[b], &id));
+        const struct weir_thing *thing = &plain->model.things[id];
+        plain->weight[b] = calloc(thing->element_count, 4);
+        plain->state[b] = calloc(thing->element_count, 10);
+        plain->grad[b] = calloc(thing->element_count, 4);
+    }
+    plain->partials = calloc(plain->model.trained_segment_count + 1, sizeof(double));
+}
+
+void toy_plain_close(struct toy_plain *plain)
+{
+    for (uint32_t b = 0; b < toy_block_count(&plain->spec); b++) {
+        free(plain->weight[b]);
+        free(plain->state[b]);
+        free(plain->grad[b]);
+    }
+    free(plain->partials);
+    weir_model_close(&plain->model);
+    plain->kernels->table->close(plain->kernels);
+    plain->device->table->stream_destroy(plain->stream);
+    plain->device->table->close(plain->device);
+}
+
+struct activations {
+    float *x[TOY_BLOCKS + 1][TOY_MICRO], *d[2][TOY_MICRO];
+};
+
+static struct work plain_base(const struct toy_plain *p, uint32_t b)
+{
+    return (struct work){.dtype = p->spec.dtype, .weight = p->weight[b],
+                         .elements = all_elements(&p->spec, b), .width = p->spec.width};
+}
+
+static void plain_grad(struct toy_plain *p, uint32_t b, const float *x, const float *dy,
+                       bool with_weight, bool poison)
+{
+    if (trained_elements(&p->spec, b) == 0)
+        return;
+    struct work w = plain_base(p, b);
+    w.elements = trained_elements(&p->spec, b);
+    w.weight = with_weight ? w.weight : NULL;
+    w.x = x;
+    w.dy = dy;
+    w.grad = p->grad[b];
+    w.fresh = p->fresh[b];
+    w.poison = poison;
+    work_backward(&w);
+    p->fresh[b] = false;
+    p->made[b] = true;
+}
+
+static void plain_backward(struct toy_plain *p, const struct toy_input *input,
+                           struct activations *a)
+{
+    /* Whatever the groups, micro-batches add up from the last to the first. */
+    for (uint32_t m = p->spec.micro_count; m-- > 0;)
+        for (uint32_t b = p->spec.block_count; b-- > 0;) {
+            struct work w = plain_base(p, b);
+            w.x = a->x[b][m];
+            w.dy = a->d[(b + 1) & 1][m];
+            w.dx = a->d[b & 1][m];
+            work_backward(&w);
+            plain_grad(p, b, a->x[b][m], a->d[(b + 1) & 1][m], true,
+                       input->poison_block == (int)b);
+        }
+    for (uint32_t m = p->spec.micro_count; p->spec.head_only_gradient && m-- > 0;)
+        plain_grad(p, p->spec.block_count, NULL, a->d[0][m], false, false);
+    for (uint32_t m = p->spec.micro_count; p->spec.tied && m-- > 0;)
+        plain_grad(p, 0, NULL, a->d[0][m], false, false);
+}
+
+static double tree(const double *v, size_t n)
+{
+    if (n <= 2)
+        return n == 0 ? 0 : n == 1 ? v[0] : v[0] + v[1];
+    size_t half = 1;
+    while (half * 2 < n)
+        half *= 2;
+    return tree(v, half) + tree(v + half, n - half);
+}
+
+/* grads reduced window by window; *norm of all. */
+static void plain_reduce(struct toy_plain *p, double *norm)
+{
+    memset(p->partials, 0, p->model.trained_segment_count * sizeof(double));
+    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
+        const struct weir_thing *thing = &p->model.things[b];
+        for (uint32_t w = 0; p->made[b] && w < thing->trained_window_count; w++) {
+            struct weir_reduce_args args = {
+                .grad_dtype = p->spec.grad_dtype,
+                .grad = p->grad[b] + thing->windows[w].offset,
+                .partials = p->partials + thing->first_segment + thing->windows[w].first_segment,
+                .segment_count = thing->windows[w].segment_count};
+            weir_window_segments(thing, w, args.segments);
+            assert_ok(p->kernels->table->reduce(p->kernels, p->stream, &args));
+        }
+    }
+    assert_ok(p->device->table->stream_sync(p->stream));
+    *norm = sqrt(tree(p->partials, p->model.trained_segment_count));
+}
+
+static void plain_update(struct toy_plain *p, const struct weir_update *u, double norm)
+{
+    double t = (double)++p->update_count;
+    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
+        const struct weir_thing *thing = &p->model.things[b];
+        for (uint32_t w = 0; p->made[b] && w < thing->trained_window_count; w++) {
+            uint64_t at = thing->windows[w].offset;
+            struct weir_adam_args args = {
+                .dtype = p->spec.dtype,
+                .grad_dtype = p->spec.grad_dtype,
+                .state = (char *)p->state[b] + at * weir_part_bytes(&p->model, WEIR_PART_STATE),
+                .weight = (char *)p->weight[b] + at * weir_part_bytes(&p->model, WEIR_PART_WEIGHT),
+                .grad = p->grad[b] + at,
+                .lr = u->lr, .beta1 = u->beta1, .beta2 = u->beta2, .eps = u->eps,
+                .weight_decay = u->weight_decay,
+                .clip_factor =
+                    u->clip > 0 && norm > (double)u->clip ? (float)((double)u->clip / norm) : 1,
+                .correction1 = (float)(1 - pow((double)u->beta1, t)),
+                .correction2 = (float)(1 - pow((double)u->beta2, t)),
+                .bad_count = &p->bad_count,
+                .segment_count = thing->windows[w].segment_count};
+            weir_window_segments(thing, w, args.segments);
+            assert_ok(p->kernels->table->adam(p->kernels, p->stream, &args));
+        }
+    }
+    assert_ok(p->device->table->stream_sync(p->stream));
+    assert_int_equal(0, p->bad_count);
+}
+
+static void plain_write(struct toy_plain *p, uint32_t b)
+{
+    struct work w = plain_base(p, b);
+    w.weight_out = p->weight[b];
+    work_write(&w);
+    const struct weir_thing *thing = &p->model.things[b];
+    for (uint32_t i = 0; p->spec.dtype == WEIR_BF16 && i < thing->trained_segment_count; i++) {
+        const struct weir_segment *s = &thing->segments[i];
+        memset((char *)p->state[b] + s->offset * 10, 0, s->padded_count * 2ull);
+    }
+}
+
+void toy_plain_step(struct toy_plain *p, const struct toy_input *input,
+                    const struct weir_update *update, float *loss, double *norm, bool *skipped)
+{
+    struct activations a;
+    if (input->write_block >= 0)
+        plain_write(p, (uint32_t)input->write_block);
+    *loss = 0;
+    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
+        p->fresh[b] = true;
+        p->made[b] = false;
+    }
+    for (uint32_t m = 0; m < p->spec.micro_count; m++) {
+        for (uint32_t b = 0; b <= p->spec.block_count; b++)
+            a.x[b][m] = malloc(p->spec.width * sizeof(float));
+        for (uint32_t i = 0; i < 2; i++)
+            a.d[i][m] = malloc(p->spec.width * sizeof(float));
+        struct work w = plain_base(p, 0);
+        w.y = a.x[0][m];
+        w.seed = input->seed + (float)m;
+        work_input(&w);
+        for (uint32_t b = 0; b < p->spec.block_count; b++) {
+            w = plain_base(p, b);
+            w.x = a.x[b][m];
+            w.y = a.x[b + 1][m];
+            work_forward(&w);
+        }
+        float one;
+        w.x = a.x[p->spec.block_count][m];
+        w.loss = &one;
+        w.dx = a.d[p->spec.block_count & 1][m];
+        work_loss(&w);
+        *loss += one;
+    }
+    *norm = 0;
+    *skipped = false;
+    if (input->training) {
+        plain_backward(p, input, &a);
+        plain_reduce(p, norm);
+        *skipped = !isfinite(*norm);
+        if (!*skipped)
+            plain_update(p, update, *norm);
+    }
+    for (uint32_t m = 0; m < p->spec.micro_count; m++) {
+        for (uint32_t b = 0; b <= p->spec.block_count; b++)
+            free(a.x[b][m]);
+        for (uint32_t i = 0; i < 2; i++)
+            free(a.d[i][m]);
+    }
+}
+
+/* Both ---------------------------------------------------------------------------------------- */
+
+void toy_load(struct toy *toy, struct toy_plain *plain)
+{
+    for (uint32_t b = 0; b < toy_block_count(&toy->spec); b++)
+        for (uint32_t t = 0; t < toy->spec.tensor_count[b]; t++) {
+            uint64_t count = toy->spec.elements[b][t];
+            uint64_t offset = plain->model.things[b].tensors[t].offset;
+            float *values = malloc(count * sizeof *values);
+            char name[32];
+            snprintf(name, sizeof name, "block%u.tensor%u", b, t);
+            weir_random_normal(7, name, 0, count, 0.1f, values);
+            assert_ok(weir_block_load(toy->run, toy->blocks[b], t, WEIR_FP32, values, 0, count));
+            for (uint64_t i = 0; i < count; i++) {
+                if (toy->spec.dtype == WEIR_FP32) {
+                    ((float *)plain->weight[b])[offset + i] = values[i];
+                    continue;
+                }
+                int16_t rest;
+                weir_master_split(&values[i], (uint16_t *)plain->weight[b] + offset + i, &rest, 1);
+                if (toy->spec.kind[b][t] == WEIR_FROZEN)
+                    continue;
+                const struct weir_thing *thing = &plain->model.things[b];
+                uint32_t s = 0;
+                while (offset + i >= thing->segments[s].offset + thing->segments[s].padded_count)
+                    s++;
+                char *state = (char *)plain->state[b] + thing->segments[s].offset * 10;
+                ((int16_t *)(void *)state)[offset + i - thing->segments[s].offset] = rest;
+            }
+            free(values);
+        }
+}
+
+static uint64_t bytes_different(const void *a, const void *b, uint64_t count)
+{
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < count; i++)
+        n += ((const char *)a)[i] != ((const char *)b)[i];
+    return n;
+}
+
+uint64_t toy_compare(weir_run *run, const struct toy_plain *plain)
+{
+    uint64_t different = 0;
+    for (uint32_t b = 0; b < toy_block_count(&plain->spec); b++) {
+        const struct weir_thing *thing = &run->model.things[b];
+        for (uint32_t w = 0; w < thing->window_count; w++) {
+            struct weir_window_bytes at;
+            assert_ok(weir_home_fetch(&run->home, b, w,
+                                      1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE, &at));
+            const struct weir_window *window = &thing->windows[w];
+            uint32_t weight = weir_part_bytes(&run->model, WEIR_PART_WEIGHT);
+            uint32_t state = weir_part_bytes(&run->model, WEIR_PART_STATE);
+            different += bytes_different(at.part[WEIR_PART_WEIGHT],
+                                         (char *)plain->weight[b] + window->offset * weight,
+                                         window->element_count * weight);
+            if (w < thing->trained_window_count)
+                different += bytes_different(at.part[WEIR_PART_STATE],
+                                             (char *)plain->state[b] + window->offset * state,
+                                             window->element_count * state);
+        }
+    }
+    return different;
+}

@@ -1,0 +1,209 @@
+/* The extent: what is promised of an unlinked, fully written file. */
+#include "tests/support.h"
+
+#include "core/memory.h"
+#include "io/extent.h"
+#include "tests/support_engine.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BYTES (20u << 20) /* more than two requests of the fill */
+
+static char directory[256];
+
+static int group_setup(void **state)
+{
+    (void)state;
+    test_directory_make(directory);
+    return 0;
+}
+
+static int group_teardown(void **state)
+{
+    (void)state;
+    test_directory_remove(directory);
+    return 0;
+}
+
+struct lines {
+    int warning_count, info_count;
+    char last[512];
+};
+
+static void lines_add(void *context, enum weir_log_level level, const char *line)
+{
+    struct lines *lines = context;
+    if (level == WEIR_LOG_WARNING)
+        lines->warning_count++;
+    else
+        lines->info_count++;
+    snprintf(lines->last, sizeof lines->last, "%s", line);
+}
+
+static struct weir_io *io_make(const struct weir_io_engine_table *table)
+{
+    struct weir_io *io;
+    assert_ok(weir_io_open(
+        &io, &(struct weir_io_options){
+                 .engine = "threads", .engine_table = table, .depth = 8, .request_count = 2}));
+    return io;
+}
+
+static size_t entry_count(void)
+{
+    DIR *dir = opendir(directory);
+    assert_non_null(dir);
+    size_t count = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+struct steps {
+    uint64_t last, count;
+};
+
+static void steps_add(void *context, uint64_t done, uint64_t all)
+{
+    struct steps *steps = context;
+    assert_int_equal(BYTES, all);
+    assert_true(done > steps->last);
+    steps->last = done;
+    steps->count++;
+}
+
+static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
+{
+    /* No name is left, every block has its space, all bytes are 0, progress ends at the end, and
+     * the log has path, bytes and pid. */
+    (void)state;
+    struct lines lines = {0};
+    struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
+    struct weir_io *io = io_make(NULL);
+    struct steps steps = {0};
+    struct weir_extent extent;
+    assert_ok(weir_extent_open(&extent, io, directory, BYTES, true, &log, steps_add, &steps));
+    assert_int_equal(BYTES, steps.last);
+    assert_int_equal(3, steps.count);
+    assert_int_equal(0, entry_count());
+    struct weir_io_counters counters;
+    weir_io_count(io, &counters);
+    assert_int_equal(BYTES, counters.written_bytes);
+    struct stat stat;
+    assert_int_equal(0, fstat(extent.fd, &stat));
+    assert_int_equal(BYTES, stat.st_size);
+    assert_true((uint64_t)stat.st_blocks * 512 >= BYTES);
+    assert_int_equal(0, stat.st_nlink);
+    assert_true(extent.direct);
+    assert_true(extent.align_bytes > 0 && 4096 % extent.align_bytes == 0);
+    unsigned char *bytes = aligned_alloc(4096, BYTES);
+    assert_non_null(bytes);
+    memset(bytes, 1, BYTES);
+    assert_int_equal(BYTES, pread(extent.fd, bytes, BYTES, 0));
+    for (size_t i = 0; i < BYTES; i++)
+        if (bytes[i] != 0)
+            fail_msg("byte %zu is %d", i, bytes[i]);
+    free(bytes);
+    char pid[32];
+    snprintf(pid, sizeof pid, "pid %ld", (long)getpid());
+    assert_int_equal(1, lines.info_count);
+    assert_int_equal(0, lines.warning_count);
+    assert_true(test_contains(lines.last, directory) && test_contains(lines.last, "20971520") &&
+                test_contains(lines.last, pid));
+    weir_extent_close(&extent);
+    weir_extent_close(&extent);
+    weir_io_close(io);
+}
+
+static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
+{
+    /* O_DIRECT is taken at open and fails with EINVAL at the first write: buffered after one
+     * warning, or an error when direct is required. */
+    (void)state;
+    test_engine_script = (struct test_engine_script){.direct_write_errno = EINVAL};
+    struct lines lines = {0};
+    struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
+    struct weir_io *io = io_make(&test_engine);
+    struct weir_extent extent;
+    assert_ok(weir_extent_open(&extent, io, directory, BYTES, false, &log, NULL, NULL));
+    assert_false(extent.direct);
+    assert_int_equal(1, extent.align_bytes);
+    assert_int_equal(0, fcntl(extent.fd, F_GETFL) & O_DIRECT);
+    assert_true(test_engine_script.direct_write_count > 0);
+    assert_int_equal(1, lines.warning_count);
+    struct stat stat;
+    assert_int_equal(0, fstat(extent.fd, &stat));
+    assert_int_equal(BYTES, stat.st_size);
+    weir_extent_close(&extent);
+
+    assert_fails(weir_extent_open(&extent, io, directory, BYTES, true, &log, NULL, NULL),
+                 WEIR_ERR_UNSUPPORTED, "does not take O_DIRECT");
+    assert_int_equal(-1, extent.fd);
+    weir_extent_close(&extent);
+    weir_io_close(io);
+}
+
+static void a_failed_fill_leaves_nothing(void **state)
+{
+    /* The Nth piece of the fill fails: the extent is an error with its text, closed and unlinked.
+     */
+    (void)state;
+    uint64_t held = weir_alloc_bytes();
+    for (uint64_t nth = 1; nth <= BYTES >> 20; nth += 3) {
+        test_engine_script = (struct test_engine_script){
+            .fault_at = nth, .fault_count = 1, .fault_result = -EIO, .reorder = true};
+        struct weir_io *io = io_make(&test_engine);
+        struct weir_extent extent;
+        assert_fails(weir_extent_open(&extent, io, directory, BYTES, false, NULL, NULL, NULL),
+                     WEIR_ERR_IO, "write of 1048576 bytes");
+        assert_int_equal(EIO, weir_last_error()->os_errno);
+        assert_int_equal(1, test_engine_script.faulted_count);
+        assert_int_equal(-1, extent.fd);
+        weir_io_close(io);
+        assert_int_equal(held, weir_alloc_bytes());
+    }
+    assert_int_equal(0, entry_count());
+}
+
+static void preflight_says_what_is_wrong_and_makes_nothing(void **state)
+{
+    /* A missing directory, a file, too little space and odd sizes are named before any write. */
+    (void)state;
+    char path[300];
+    assert_ok(weir_extent_preflight(directory, BYTES));
+    snprintf(path, sizeof path, "%s/none", directory);
+    assert_fails(weir_extent_preflight(path, 1), WEIR_ERR_ARG, "no such directory");
+    assert_fails(weir_extent_preflight("/dev/null", 1), WEIR_ERR_ARG, "not a directory");
+    assert_fails(weir_extent_preflight(directory, UINT64_C(1) << 60), WEIR_ERR_NOSPACE,
+                 "need 1152921504606846976 bytes");
+    struct weir_io *io = io_make(NULL);
+    struct weir_extent extent;
+    assert_fails(
+        weir_extent_open(&extent, io, directory, UINT64_C(1) << 60, false, NULL, NULL, NULL),
+        WEIR_ERR_NOSPACE, directory);
+    assert_fails(weir_extent_open(&extent, io, directory, 5000, false, NULL, NULL, NULL),
+                 WEIR_ERR_ARG, "5000 bytes");
+    assert_fails(weir_extent_open(&extent, io, directory, 0, false, NULL, NULL, NULL), WEIR_ERR_ARG,
+                 "0 bytes");
+    assert_int_equal(0, entry_count());
+    weir_io_close(io);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_extent_is_unlinked_written_in_full_and_zero),
+        cmocka_unit_test(a_file_system_that_refuses_direct_writes_is_said_once),
+        cmocka_unit_test(a_failed_fill_leaves_nothing),
+        cmocka_unit_test(preflight_says_what_is_wrong_and_makes_nothing),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}

@@ -1,0 +1,138 @@
+#include "zero/directory.h"
+#include "core/file.h"
+#include "core/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A checkpoint is flat; anything deeper is not ours and stays. */
+static enum weir_status flat_remove(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return errno == ENOENT ? WEIR_OK
+                               : weir_fail_errno(WEIR_ERR_IO, errno, "directory \"%s\": cannot be "
+                                                 "opened to remove it", path);
+    struct dirent *entry;
+    while ((entry = readdir(dir)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    if (rmdir(path) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "directory \"%s\": cannot be removed; remove it "
+                               "by hand", path);
+    return WEIR_OK;
+}
+
+static void paths_free(struct weir_directory *d)
+{
+    weir_free(d->path);
+    weir_free(d->temporary);
+    *d = (struct weir_directory){NULL, NULL};
+}
+
+static enum weir_status begin(struct weir_directory *d, const char *path)
+{
+    WEIR_TRY(weir_strdup(&d->path, path));
+    for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--)
+        d->path[n - 1] = '\0';
+    size_t bytes = strlen(d->path) + sizeof ".tmp";
+    WEIR_TRY(weir_alloc(&d->temporary, bytes, 1, "path"));
+    snprintf(d->temporary, bytes, "%s.tmp", d->path);
+    WEIR_TRY(flat_remove(d->temporary));
+    if (mkdir(d->temporary, 0777) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "checkpoint \"%s\": directory \"%s\" cannot be "
+                               "made", d->path, d->temporary);
+    return WEIR_OK;
+}
+
+enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path)
+{
+    *directory = (struct weir_directory){NULL, NULL};
+    enum weir_status status = begin(directory, path);
+    if (status != WEIR_OK)
+        paths_free(directory);
+    return status;
+}
+
+enum weir_status weir_directory_path(const struct weir_directory *directory, const char *name,
+                                     char *out, size_t out_bytes)
+{
+    int n = snprintf(out, out_bytes, "%s/%s", directory->temporary, name);
+    if (n < 0 || (size_t)n >= out_bytes || strchr(name, '/'))
+        return weir_fail(WEIR_ERR_ARG, "checkpoint \"%s\": file name \"%s\" is too long or has a "
+                         "slash", directory->path, name);
+    return WEIR_OK;
+}
+
+enum weir_status weir_directory_file(const struct weir_directory *directory, const char *name,
+                                     const void *bytes, size_t byte_count)
+{
+    char path[PATH_MAX];
+    WEIR_TRY(weir_directory_path(directory, name, path, sizeof path));
+    int fd = -1;
+    int error = weir_file_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd);
+    if (!error)
+        error = weir_file_write(fd, bytes, byte_count, 0);
+    if (!error)
+        error = weir_file_sync(fd);
+    if (fd >= 0)
+        close(fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": %zu bytes cannot be "
+                               "written", path, byte_count);
+    return WEIR_OK;
+}
+
+static enum weir_status directory_sync(const char *path)
+{
+    int fd = -1;
+    int error = weir_file_open(path, O_RDONLY | O_DIRECTORY, 0, &fd);
+    if (!error)
+        error = weir_file_sync(fd);
+    if (fd >= 0)
+        close(fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "directory \"%s\": cannot be synced", path);
+    return WEIR_OK;
+}
+
+static enum weir_status place(const struct weir_directory *d)
+{
+    WEIR_TRY(directory_sync(d->temporary));
+    bool exists = access(d->path, F_OK) == 0;
+    int error = weir_file_rename(d->temporary, d->path, exists);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint \"%s\": \"%s\" cannot be renamed to "
+                               "it", d->path, d->temporary);
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", d->path);
+    WEIR_TRY(directory_sync(dirname(parent)));
+    return exists ? flat_remove(d->temporary) : WEIR_OK;
+}
+
+enum weir_status weir_directory_commit(struct weir_directory *directory)
+{
+    enum weir_status status = place(directory);
+    if (status != WEIR_OK) {
+        struct weir_error error = *weir_last_error();
+        weir_directory_abandon(directory);
+        return weir_fail_with(&error);
+    }
+    paths_free(directory);
+    return status;
+}
+
+void weir_directory_abandon(struct weir_directory *directory)
+{
+    if (directory->temporary)
+        (void)flat_remove(directory->temporary);
+    paths_free(directory);
+}

@@ -1,0 +1,28 @@
+/*
+ * A directory that appears whole or not at all: filled under another name, synced, then renamed.
+ */
+#ifndef WEIR_ZERO_DIRECTORY_H
+#define WEIR_ZERO_DIRECTORY_H
+
+#include "core/status.h"
+#include <stddef.h>
+
+struct weir_directory {
+    char *path;      /* where it will stand */
+    char *temporary; /* path.tmp, beside it */
+};
+
+/* Makes the temporary directory; what an earlier, killed run left under that name is removed. */
+enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path);
+/* temporary/name into out. */
+enum weir_status weir_directory_path(const struct weir_directory *directory, const char *name,
+                                     char *out, size_t out_bytes);
+enum weir_status weir_directory_file(const struct weir_directory *directory, const char *name,
+                                     const void *bytes, size_t byte_count);
+/* Sync the directory, rename it to its place (an existing one is exchanged, then deleted), sync the
+ * parent. Ends the directory whatever is returned. */
+enum weir_status weir_directory_commit(struct weir_directory *directory);
+/* Remove what was begun. */
+void weir_directory_abandon(struct weir_directory *directory);
+
+#endif

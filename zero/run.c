@@ -1,0 +1,211 @@
+/*
+ * Opening and closing a run, its tensors, and what stands between a caller and a poisoned run.
+ */
+#include "zero/run.h"
+#include "core/memory.h"
+#include "zero/math.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static enum weir_status options_take(weir_run *run, const struct weir_options *options)
+{
+    memcpy(&run->options, options,
+           options->struct_bytes < sizeof run->options ? options->struct_bytes
+                                                       : sizeof run->options);
+    struct weir_options *o = &run->options;
+    if (!o->device || o->dtype > WEIR_FP32 || o->grad_dtype > WEIR_FP32)
+        return weir_fail(WEIR_ERR_ARG, "weir_open: device %s, dtype %d, grad_dtype %d; give a "
+                         "device's name and WEIR_BF16 or WEIR_FP32",
+                         o->device ? o->device : "NULL", (int)o->dtype, (int)o->grad_dtype);
+    if (o->thread_count < 0)
+        return weir_fail(WEIR_ERR_ARG, "weir_open: thread_count %d; give 0 or more",
+                         o->thread_count);
+    if (o->thread_count == 0)
+        o->thread_count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (o->nvme_path) {
+        WEIR_TRY(weir_strdup(&run->nvme_path, o->nvme_path));
+        o->nvme_path = run->nvme_path;
+    }
+    if (o->cost) {
+        run->cost = *o->cost;
+        run->have_cost = true;
+        o->cost = NULL;
+    }
+    run->log = (struct weir_log){.fn = o->log, .context = o->log_context};
+    return WEIR_OK;
+}
+
+static enum weir_status device_open(weir_run *run)
+{
+    const struct weir_options *o = &run->options;
+    WEIR_TRY(weir_device_find(o->device, &run->table));
+    WEIR_TRY(run->table->open(&run->device, &(struct weir_device_options){
+                                                .memory_bytes = o->device_bytes,
+                                                .thread_count = o->thread_count,
+                                                .strict = o->strict,
+                                                .seed = o->strict_seed,
+                                                .log = &run->log,
+                                            }));
+    run->options.device = run->table->name;
+    WEIR_TRY(weir_kernels_find(o->device, &run->math));
+    WEIR_TRY(run->math->open(&run->kernels, run->device, o->thread_count, NULL, &run->log));
+    WEIR_TRY(run->table->stream_create(run->device, WEIR_ENGINE_COMPUTE, "user", &run->compute));
+    WEIR_TRY(weir_pool_open(&run->device_pool, run->device, WEIR_POOL_DEVICE, "device",
+                            o->device_bytes, "lower the micro-batch or raise device_bytes"));
+    return weir_pool_open(&run->host_pool, run->device, WEIR_POOL_HOST, "host", o->host_bytes,
+                          "raise host_bytes or give an nvme_path");
+}
+
+enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options *options,
+                                      struct weir_grain grain)
+{
+    if (!out || !options || options->struct_bytes < offsetof(struct weir_options, cost))
+        return weir_fail(WEIR_ERR_ARG, "weir_open: out or options is NULL, or struct_bytes %zu is "
+                         "not set to sizeof(struct weir_options)",
+                         options ? options->struct_bytes : 0);
+    weir_run *run;
+    WEIR_TRY(weir_alloc(&run, 1, sizeof *run, "run"));
+    pthread_mutex_init(&run->log.lock, NULL);
+    run->extent.fd = -1;
+    enum weir_status status = options_take(run, options);
+    pthread_mutex_init(&run->log.lock, NULL);
+    if (status == WEIR_OK)
+        status = device_open(run);
+    if (status == WEIR_OK) {
+        const struct weir_comm_table *comm;
+        status = weir_comm_find("single", &comm);
+        if (status == WEIR_OK)
+            status = comm->open(&run->comm);
+    }
+    weir_model_open(&run->model, run->options.dtype, run->options.grad_dtype, grain);
+    if (status != WEIR_OK) {
+        struct weir_error error = *weir_last_error();
+        weir_close(run);
+        return weir_fail_with(&error);
+    }
+    *out = run;
+    return WEIR_OK;
+}
+
+enum weir_status weir_open(weir_run **out, const struct weir_options *options)
+{
+    return weir_open_with_grain(out, options, WEIR_GRAIN_DEFAULT);
+}
+
+void weir_key_free(struct weir_key *key)
+{
+    if (!key)
+        return;
+    weir_score_free(key->score);
+    weir_plan_free(key->plan);
+    weir_trace_close(key->trace);
+    weir_free(key);
+}
+
+void weir_close(weir_run *run)
+{
+    if (!run)
+        return;
+    weir_replay_close(run->replay);
+    weir_io_close(run->io);
+    if (run->extent.fd >= 0)
+        weir_extent_close(&run->extent);
+    for (size_t i = 0; i < run->key_count; i++)
+        weir_key_free(run->keys[i]);
+    weir_free(run->keys);
+    weir_homes_free(run->homes);
+    weir_model_close(&run->model);
+    weir_free(run->pending);
+    weir_free(run->owed);
+    if (run->compute)
+        run->table->stream_destroy(run->compute);
+    /* A pool that cannot give back has a poisoned device under it; the device frees all. */
+    (void)weir_pool_close(run->device_pool);
+    (void)weir_pool_close(run->host_pool);
+    if (run->kernels)
+        run->math->close(run->kernels);
+    if (run->device)
+        run->table->close(run->device);
+    if (run->comm)
+        run->comm->table->close(run->comm);
+    pthread_mutex_destroy(&run->log.lock);
+    weir_free(run->nvme_path);
+    weir_free(run);
+}
+
+enum weir_status weir_run_result(weir_run *run, enum weir_status status)
+{
+    if (!run->poisoned && (status == WEIR_ERR_IO || status == WEIR_ERR_CORRUPT ||
+                           status == WEIR_ERR_DEVICE || status == WEIR_ERR_COMM)) {
+        run->poisoned = true;
+        run->poison = *weir_last_error();
+    }
+    return status;
+}
+
+enum weir_status weir_run_alive(weir_run *run)
+{
+    return run->poisoned ? weir_fail_with(&run->poison) : WEIR_OK;
+}
+
+enum weir_status weir_run_idle(weir_run *run, const char *call)
+{
+    WEIR_TRY(weir_run_alive(run));
+    if (!run->laid_out)
+        return weir_fail(WEIR_ERR_STATE, "%s: the run has no layout yet; record a dry step and "
+                         "call weir_layout first", call);
+    if (run->key)
+        return weir_fail(WEIR_ERR_STATE, "%s: inside step \"%s\"; end or abort it first", call,
+                         run->key->trace->key);
+    return WEIR_OK;
+}
+
+enum weir_status weir_run_block(const weir_run *run, uint32_t id, const char *call)
+{
+    if (id >= run->model.thing_count || !run->model.things[id].is_block)
+        return weir_fail(WEIR_ERR_ARG, "%s: id %u is not a block of this run (%zu ids)", call, id,
+                         run->model.thing_count);
+    return WEIR_OK;
+}
+
+static enum weir_status tensors_open(weir_run *run, const char *call)
+{
+    if (run->laid_out || run->key)
+        return weir_fail(WEIR_ERR_STATE, "%s: tensors are added before the layout and outside "
+                         "steps", call);
+    return WEIR_OK;
+}
+
+enum weir_status weir_block_add(weir_run *run, const struct weir_tensor *tensors,
+                                size_t tensor_count, uint32_t *id)
+{
+    WEIR_TRY(tensors_open(run, "weir_block_add"));
+    return weir_model_block_add(&run->model, tensors, tensor_count, id);
+}
+
+enum weir_status weir_kept_add(weir_run *run, const struct weir_kept *kept, uint32_t *id)
+{
+    WEIR_TRY(tensors_open(run, "weir_kept_add"));
+    return weir_model_kept_add(&run->model, kept, id);
+}
+
+uint64_t weir_block_offset(const weir_run *run, uint32_t block, size_t tensor)
+{
+    return run->model.things[block].tensors[tensor].offset;
+}
+
+weir_stream *weir_compute_stream(weir_run *run)
+{
+    return run->compute;
+}
+
+weir_device *weir_compute_device(weir_run *run)
+{
+    return run->device;
+}
+
+struct weir_kernels *weir_compute_kernels(weir_run *run)
+{
+    return run->kernels;
+}

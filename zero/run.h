@@ -1,0 +1,106 @@
+/*
+ * The run: what weir_open returns. Public calls live by theme: run.c (open, tensors), layout.c,
+ * step.c, optimizer.c (update, norm, clip), access.c (load, store, flush), checkpoint_*.c.
+ */
+#ifndef WEIR_ZERO_RUN_H
+#define WEIR_ZERO_RUN_H
+
+#include "alloc/pool.h"
+#include "core/clock.h"
+#include "io/extent.h"
+#include "io/io.h"
+#include "kernels/kernels.h"
+#include "offload/cost.h"
+#include "offload/home.h"
+#include "offload/replay.h"
+#include "zero/comm.h"
+#include <weir/weir.h>
+
+/* A key's step: recorded, planned, indexed for replay. */
+struct weir_key {
+    struct weir_trace *trace;
+    struct weir_plan *plan; /* NULL: not laid out */
+    struct weir_score *score;
+    bool training; /* its dry step_end had an update */
+};
+
+/* The update that a pending block still owes (4o): its own copy. */
+struct weir_owed {
+    float lr, beta1, beta2, eps, weight_decay;
+    float clip_factor, correction1, correction2;
+};
+
+struct weir_run {
+    struct weir_log log;
+    char *nvme_path;
+    struct weir_options options; /* device name and nvme_path point to copies */
+    struct weir_device *device;
+    const struct weir_device_table *table;
+    struct weir_kernels *kernels;
+    const struct weir_kernels_table *math;
+    struct weir_comm *comm;
+    struct weir_pool *device_pool, *host_pool;
+    struct weir_stream *compute;
+
+    struct weir_model model;
+    struct weir_key **keys;
+    size_t key_count, key_capacity;
+    bool have_cost;
+    struct weir_cost cost;
+
+    /* after layout */
+    bool laid_out;
+    struct weir_homes *homes;
+    void *slabs[2];
+    uint64_t slab_bytes[2];
+    struct weir_io *io;
+    struct weir_extent extent;
+    struct weir_replay *replay;
+    struct weir_home home;
+    bool *pending;          /* [thing] */
+    struct weir_owed *owed; /* [thing] */
+    uint64_t *bad_counts;   /* [thing] pinned: masters not finite, counted by Adam */
+    double *partials;       /* [trained segment] device */
+    double *norms;          /* the same in pinned host memory */
+    int64_t charged_bytes;  /* traces, plans: counted in host_pool */
+
+    /* the step */
+    struct weir_key *key; /* NULL: none */
+    bool dry;
+    uint64_t step_begin_ns;
+    uint64_t step_count, update_count;
+
+    bool poisoned;
+    struct weir_error poison;
+};
+
+/* weir_open with another grain: tests only, so that small blocks have many windows. */
+enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options *options,
+                                      struct weir_grain grain);
+
+/* Keep status: after IO, CORRUPT, DEVICE, COMM the run answers only close. */
+enum weir_status weir_run_result(weir_run *run, enum weir_status status);
+/* WEIR_OK, or what poisoned the run. */
+enum weir_status weir_run_alive(weir_run *run);
+/* Laid out and between steps, for calls that reach into the homes. */
+enum weir_status weir_run_idle(weir_run *run, const char *call);
+enum weir_status weir_run_block(const weir_run *run, uint32_t id, const char *call);
+
+struct weir_key *weir_run_key(const weir_run *run, const char *name);
+void weir_key_free(struct weir_key *key);
+
+/* optimizer.c */
+struct weir_replay_hooks weir_optimizer_hooks(weir_run *run);
+/* The norm over all gradients of the step, and what each block now owes. */
+enum weir_status weir_optimizer_step(weir_run *run, const struct weir_update *update,
+                                     struct weir_report *report);
+/* Finish one window's owed update in its home; its state and weight are at `at` afterwards. */
+enum weir_status weir_optimizer_finish(weir_run *run, uint32_t block, uint32_t window,
+                                       struct weir_window_bytes *at);
+/* An error if an update made a master that is not finite; names tensor and element. */
+enum weir_status weir_optimizer_verify(weir_run *run);
+
+/* measure.c: rates of this machine, each from a few tens of milliseconds. */
+enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out);
+
+#endif
