@@ -28,7 +28,9 @@ static bool must_fail(void)
 
 enum weir_status weir_alloc(void *out, size_t count, size_t bytes, const char *what)
 {
-    void *memory = must_fail() ? NULL : calloc(count > 0 ? count : 1, bytes > 0 ? bytes : 1);
+    size_t total;
+    bool fits = !__builtin_mul_overflow(count, bytes, &total);
+    void *memory = must_fail() || !fits ? NULL : calloc(1, total > 0 ? total : 1);
     if (memory == NULL)
         return weir_fail(WEIR_ERR_NOMEM,
                          "heap: no memory for %s, %zu x %zu bytes; free memory on this machine",

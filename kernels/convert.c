@@ -26,15 +26,14 @@ float weir_float_from_f16(uint16_t bits)
     return weir_of_bits(sign | weir_bits(tiny));
 }
 
-uint64_t weir_master_split(const float *master, uint16_t *weight, int16_t *residual,
-                           uint64_t count)
+uint64_t weir_master_split(const float *master, uint16_t *weight, int16_t *residual, uint64_t count)
 {
     uint64_t bad = 0;
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits = weir_bits(master[i]), high = (bits + 0x8000u) >> 16;
-        weight[i] = (uint16_t)high;
-        residual[i] = (int16_t)(uint16_t)(bits - (high << 16));
-        bad += (bits & 0x7FFFFFFFu) >= 0x7F7F8000u;
+        uint32_t bits = weir_bits(master[i]);
+        weight[i] = weir_split_weight(bits);
+        residual[i] = weir_split_residual(bits);
+        bad += weir_split_bad(bits);
     }
     return bad;
 }
@@ -43,5 +42,5 @@ void weir_master_join(const uint16_t *weight, const int16_t *residual, float *ma
                       uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        master[i] = weir_of_bits(((uint32_t)weight[i] << 16) + (uint32_t)(int32_t)residual[i]);
+        master[i] = weir_join(weight[i], residual[i]);
 }

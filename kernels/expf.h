@@ -33,7 +33,7 @@ WEIR_INLINE float weir_exp(float x)
 
 /* log of a positive normal float, or of 0, inf or nan; in double, x = 2^n m with m near 1 and
  * log(m) = 2 artanh((m - 1) / (m + 1)): within 1e-15. */
-WEIR_INLINE double weir_log(float x)
+WEIR_INLINE double weir_ln(float x)
 {
     if (!(x > 0) || x > 3.40282347e38f)
         return x == 0 ? -__builtin_inf() : x > 0 ? (double)x : __builtin_nan("");

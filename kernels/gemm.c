@@ -5,16 +5,18 @@
  */
 #include "core/memory.h"
 #include "kernels/host.h"
-#include "kernels/simd.h"
+#include "kernels/window.h"
 
 #include <dnnl.h>
 #include <omp.h>
+#include <string.h>
 
 struct weir_gemm {
     struct weir_gemm_shape shape;
     bool widened;
     dnnl_primitive_t primitive;
-    dnnl_memory_desc_t a, b, c, scratch; /* of the product as it is made: fp32 if widened */
+    dnnl_memory_desc_t a, b, c; /* of the product as it is made: fp32 if widened */
+    dnnl_memory_t a_memory, b_memory, c_memory, scratch_memory;  /* handles are set at each run */
     uint64_t primitive_scratch_bytes, a_bytes, b_bytes, c_bytes; /* widened copies, padded */
     uint64_t scratch_bytes;
 };
@@ -46,11 +48,6 @@ static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
 {
     return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
 }
-static dnnl_status_t scratch_desc(dnnl_memory_desc_t *out, const_dnnl_primitive_desc_t pd)
-{
-    return dnnl_memory_desc_clone(
-        out, dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
-}
 static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
                                  const struct weir_gemm *g, dnnl_primitive_attr_t attr)
 {
@@ -59,10 +56,6 @@ static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine
 static dnnl_status_t sum_append(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
-}
-static bool isa_has_bf16(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 #else
 typedef const dnnl_memory_desc_t *const_desc;
@@ -79,13 +72,6 @@ static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
 {
     return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
 }
-static dnnl_status_t scratch_desc(dnnl_memory_desc_t *out, const_dnnl_primitive_desc_t pd)
-{
-    const dnnl_memory_desc_t *found =
-        dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    *out = *found;
-    return dnnl_success;
-}
 static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
                                  const struct weir_gemm *g, dnnl_primitive_attr_t attr)
 {
@@ -98,40 +84,46 @@ static dnnl_status_t sum_append(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f);
 }
+#endif
+
+/* From AVX-512 on, oneDNN multiplies bf16 (by instructions of its own or by emulation). */
 static bool isa_has_bf16(void)
 {
+#if defined(__x86_64__)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-}
+#else
+    return false;
 #endif
+}
 
 enum weir_status weir_host_gemm_open(struct weir_host_kernels *k)
 {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "oneDNN: no CPU engine can be made");
+    dnnl_status_t status = dnnl_engine_create(&engine, dnnl_cpu, 0);
+    if (status != dnnl_success)
+        return weir_fail_device((int)status, "oneDNN: no CPU engine; is libdnnl built for CPUs?");
     k->engine = engine;
-    if (dnnl_stream_create(&stream, engine, dnnl_stream_in_order) != dnnl_success)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "oneDNN: no stream can be made");
+    status = dnnl_stream_create(&stream, engine, dnnl_stream_in_order);
+    if (status != dnnl_success)
+        return weir_fail_device((int)status, "oneDNN: no stream on the CPU engine");
     k->stream = stream;
-    k->bf16_gemm = isa_has_bf16();
-    if (!k->bf16_gemm && k->log)
-        weir_log(k->log, WEIR_LOG_WARNING,
-                 "GEMM: this CPU has no AVX-512, bf16 operands are widened to fp32 (slower)");
+    k->bf16_gemm = k->isa == WEIR_ISA_AVX512 && isa_has_bf16();
     return WEIR_OK;
 }
 
-static void gemm_free(struct weir_gemm *gemm)
+static void gemm_free(struct weir_gemm *g)
 {
-    if (!gemm)
-        return;
-    if (gemm->primitive)
-        dnnl_primitive_destroy(gemm->primitive);
-    desc_free(&gemm->a);
-    desc_free(&gemm->b);
-    desc_free(&gemm->c);
-    desc_free(&gemm->scratch);
-    weir_free(gemm);
+    dnnl_memory_t memories[] = {g->a_memory, g->b_memory, g->c_memory, g->scratch_memory};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        if (memories[i])
+            dnnl_memory_destroy(memories[i]);
+    if (g->primitive)
+        dnnl_primitive_destroy(g->primitive);
+    desc_free(&g->a);
+    desc_free(&g->b);
+    desc_free(&g->c);
+    weir_free(g);
 }
 
 void weir_host_gemm_close(struct weir_host_kernels *k)
@@ -170,6 +162,16 @@ static enum weir_status attr_make(const struct weir_gemm_shape *s, dnnl_primitiv
     return WEIR_OK;
 }
 
+static enum weir_status memories_make(struct weir_gemm *g, dnnl_engine_t engine, const_desc scratch)
+{
+    const struct weir_gemm_shape *s = &g->shape;
+    g->primitive_scratch_bytes = dnnl_memory_desc_get_size(scratch);
+    WEIR_TRY(check(dnnl_memory_create(&g->a_memory, desc_of(&g->a), engine, NULL), "memory", s));
+    WEIR_TRY(check(dnnl_memory_create(&g->b_memory, desc_of(&g->b), engine, NULL), "memory", s));
+    WEIR_TRY(check(dnnl_memory_create(&g->c_memory, desc_of(&g->c), engine, NULL), "memory", s));
+    return check(dnnl_memory_create(&g->scratch_memory, scratch, engine, NULL), "memory", s);
+}
+
 static enum weir_status primitive_make(struct weir_gemm *g, dnnl_engine_t engine,
                                        dnnl_primitive_attr_t attr)
 {
@@ -178,9 +180,8 @@ static enum weir_status primitive_make(struct weir_gemm *g, dnnl_engine_t engine
     enum weir_status status =
         check(dnnl_primitive_create(&g->primitive, pd), "primitive", &g->shape);
     if (status == WEIR_OK)
-        status = check(scratch_desc(&g->scratch, pd), "scratchpad query", &g->shape);
-    if (status == WEIR_OK)
-        g->primitive_scratch_bytes = dnnl_memory_desc_get_size(desc_of(&g->scratch));
+        status =
+            memories_make(g, engine, dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
     dnnl_primitive_desc_destroy(pd);
     return status;
 }
@@ -236,12 +237,27 @@ static enum weir_status shape_valid(const struct weir_host_kernels *k,
 {
     if (s->m == 0 || s->n == 0 || s->k == 0 || (s->accumulate && s->out != WEIR_FP32) ||
         (s->in == WEIR_FP32 && s->out == WEIR_BF16))
-        return weir_fail(WEIR_ERR_ARG, "GEMM %u x %u x %u: dimensions are not 0, an accumulated "
-                         "result is fp32, fp32 operands give fp32", s->m, s->n, s->k);
+        return weir_fail(WEIR_ERR_ARG,
+                         "GEMM %u x %u x %u: dimensions are not 0, an accumulated "
+                         "result is fp32, fp32 operands give fp32",
+                         s->m, s->n, s->k);
     if (k->gemm_count == WEIR_GEMM_MOST)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "GEMM: more than %d shapes in one run",
-                         WEIR_GEMM_MOST);
+        return weir_fail(
+            WEIR_ERR_UNSUPPORTED,
+            "GEMM %u x %u x %u: %d shapes are prepared, the most of one run; use fewer "
+            "sequence lengths or micro-batch sizes",
+            s->m, s->n, s->k, WEIR_GEMM_MOST);
     return WEIR_OK;
+}
+
+/* Said once a run (DESIGN 6b). */
+static void say_widened(struct weir_host_kernels *k)
+{
+    if (!k->widening_said && k->log)
+        weir_log(k->log, WEIR_LOG_WARNING,
+                 "GEMM: no bf16 product without AVX-512; operands are widened to fp32, which is "
+                 "slower and needs scratch; use a CPU with AVX-512 or fp32 training");
+    k->widening_said = true;
 }
 
 enum weir_status weir_host_gemm_prepare(struct weir_kernels *kernels,
@@ -260,6 +276,8 @@ enum weir_status weir_host_gemm_prepare(struct weir_kernels *kernels,
     WEIR_TRY(weir_alloc(&g, 1, sizeof *g, "GEMM"));
     g->shape = *shape;
     g->widened = shape->in == WEIR_BF16 && !k->bf16_gemm;
+    if (g->widened)
+        say_widened(k);
     enum weir_status status = gemm_make(k, g);
     if (status != WEIR_OK) {
         gemm_free(g);
@@ -272,70 +290,58 @@ enum weir_status weir_host_gemm_prepare(struct weir_kernels *kernels,
     return WEIR_OK;
 }
 
-static void widen_all(const struct weir_host_kernels *k, const uint16_t *in, float *out,
-                      uint64_t count)
-{
-#pragma omp parallel for num_threads(k->thread_count) schedule(static)
-    for (uint64_t i = 0; i < count; i++)
-        out[i] = weir_widen(in[i]);
-}
-
-static void narrow_all(const struct weir_host_kernels *k, const float *in, uint16_t *out,
-                       uint64_t count)
-{
-#pragma omp parallel for num_threads(k->thread_count) schedule(static)
-    for (uint64_t i = 0; i < count; i++)
-        out[i] = weir_narrow(in[i]);
-}
-
 static dnnl_status_t execute(const struct weir_host_kernels *k, const struct weir_gemm *g,
                              const void *a, const void *b, void *c, void *scratch)
 {
-    dnnl_memory_t memory[4] = {NULL, NULL, NULL, NULL};
-    const dnnl_memory_desc_t *descs[4] = {&g->a, &g->b, &g->c, &g->scratch};
-    void *bytes[4] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, scratch};
+    dnnl_memory_t memories[] = {g->a_memory, g->b_memory, g->c_memory, g->scratch_memory};
+    void *bytes[] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, scratch};
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, memories[0]},
+                              {DNNL_ARG_WEIGHTS, memories[1]},
+                              {DNNL_ARG_DST, memories[2]},
+                              {DNNL_ARG_SCRATCHPAD, memories[3]}};
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < 4 && status == dnnl_success; i++)
-        status = dnnl_memory_create(&memory[i], desc_of(descs[i]), k->engine, bytes[i]);
-    dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, memory[0]}, {DNNL_ARG_WEIGHTS, memory[1]},
-                               {DNNL_ARG_DST, memory[2]}, {DNNL_ARG_SCRATCHPAD, memory[3]}};
+        status = dnnl_memory_set_data_handle(memories[i], bytes[i]);
+    omp_set_num_threads(k->thread_count); /* some primitives ask again when they run */
     if (status == dnnl_success)
         status = dnnl_primitive_execute(g->primitive, k->stream, 4, args);
-    if (status == dnnl_success)
-        status = dnnl_stream_wait(k->stream);
-    for (int i = 0; i < 4; i++)
-        if (memory[i])
-            dnnl_memory_destroy(memory[i]);
-    return status;
+    return status == dnnl_success ? dnnl_stream_wait(k->stream) : status;
+}
+
+/* A product that did not happen must not go unseen: the next call on the kernels fails, and until
+ * then the result is nan, which a step's finite check finds. */
+static void gemm_failed(struct weir_host_kernels *k, const struct weir_gemm *g, int status, void *c)
+{
+    const struct weir_gemm_shape *s = &g->shape;
+    (void)weir_fail_device(status, "oneDNN: a %u x %u x %u product failed as it ran", s->m, s->n,
+                           s->k);
+    weir_sticky_set(&k->failure, weir_last_error());
+    memset(c, 0xFF, weir_dtype_bytes(s->out) * s->m * s->n);
 }
 
 static void gemm_run(void *argument)
 {
     struct weir_host_argument *call = argument;
-    const struct weir_host_kernels *k = call->kernels;
-    struct weir_gemm_args x;
-    memcpy(&x, call->args, sizeof x);
-    const struct weir_gemm *g = k->gemms[x.gemm];
+    struct weir_host_kernels *k = call->kernels;
+    const struct weir_gemm_args *x = (const void *)call->args;
+    const struct weir_gemm *g = k->gemms[x->gemm];
     const struct weir_gemm_shape *s = &g->shape;
-    char *scratch = x.scratch;
-    const void *a = x.a, *b = x.b;
-    void *c = x.c;
+    const void *a = x->a, *b = x->b;
+    void *c = x->c;
+    char *at = (char *)x->scratch + padded(g->primitive_scratch_bytes);
     if (g->widened) {
-        char *at = scratch + padded(g->primitive_scratch_bytes);
-        widen_all(k, x.a, (float *)(void *)at, (uint64_t)s->m * s->k);
+        weir_host_widen(k, x->a, (void *)at, (uint64_t)s->m * s->k);
         a = at;
-        widen_all(k, x.b, (float *)(void *)(at + g->a_bytes), (uint64_t)s->k * s->n);
-        b = at + g->a_bytes;
+        b = at += g->a_bytes;
+        weir_host_widen(k, x->b, (void *)at, (uint64_t)s->k * s->n);
         if (s->out == WEIR_BF16)
-            c = at + g->a_bytes + g->b_bytes;
+            c = at + g->b_bytes;
     }
-    dnnl_status_t status = execute(k, g, a, b, c, scratch);
-    /* A product that did not happen must not go unseen: its result becomes nan, which the step's
-     * finite check reports. */
+    dnnl_status_t status = execute(k, g, a, b, c, x->scratch);
+    if (c != x->c)
+        weir_host_narrow(k, c, x->c, (uint64_t)s->m * s->n);
     if (status != dnnl_success)
-        memset(c, 0xFF, (size_t)s->m * s->n * (s->out == WEIR_BF16 && !g->widened ? 2 : 4));
-    if (c != x.c)
-        narrow_all(k, c, x.c, (uint64_t)s->m * s->n);
+        gemm_failed(k, g, (int)status, x->c);
 }
 
 enum weir_status weir_host_gemm(struct weir_kernels *kernels, struct weir_stream *stream,
@@ -347,11 +353,12 @@ enum weir_status weir_host_gemm(struct weir_kernels *kernels, struct weir_stream
                          k->gemm_count);
     const struct weir_gemm *g = k->gemms[a->gemm];
     const struct weir_gemm_shape *s = &g->shape;
-    uint64_t in = s->in == WEIR_BF16 ? 2 : 4, out = s->out == WEIR_BF16 ? 2 : 4;
-    struct weir_range ranges[] = {{a->a, (uint64_t)s->m * s->k * in, false},
-                                  {a->b, (uint64_t)s->k * s->n * in, false},
-                                  {a->c, (uint64_t)s->m * s->n * out, true},
-                                  {a->scratch, g->scratch_bytes, true}};
+    struct weir_range ranges[] = {
+        {a->a, weir_dtype_bytes(s->in) * s->m * s->k, false},
+        {a->b, weir_dtype_bytes(s->in) * s->k * s->n, false},
+        {a->c, weir_dtype_bytes(s->out) * s->m * s->n, true},
+        {a->scratch, g->scratch_bytes, true},
+    };
     return weir_host_queue(kernels, stream, gemm_run, a, sizeof *a, ranges,
-                          g->scratch_bytes > 0 ? 4 : 3);
+                           g->scratch_bytes > 0 ? 4 : 3);
 }

@@ -44,8 +44,10 @@ static enum weir_status isa_choose(const char *name, enum weir_isa *isa)
             *isa = i;
             return WEIR_OK;
         }
-    return weir_fail(WEIR_ERR_UNSUPPORTED, "instruction set \"%s\": this CPU has up to %s; choose "
-                     "auto", name, isa_names[best]);
+    return weir_fail(WEIR_ERR_UNSUPPORTED,
+                     "instruction set \"%s\": this CPU has up to %s; choose "
+                     "auto",
+                     name, isa_names[best]);
 }
 
 static void host_close(struct weir_kernels *kernels)
@@ -60,13 +62,17 @@ static enum weir_status host_open(struct weir_kernels **out, struct weir_device 
 {
     struct weir_host_kernels *k;
     enum weir_isa chosen;
+    if (thread_count < 1)
+        return weir_fail(WEIR_ERR_ARG, "kernels \"host\": a team of %d threads; give at least 1",
+                         thread_count);
     WEIR_TRY(isa_choose(isa, &chosen));
     WEIR_TRY(weir_alloc(&k, 1, sizeof *k, "kernels"));
     k->base.table = &weir_kernels_host;
     k->device = device;
     k->log = log;
-    k->thread_count = TEAM_OF_ONE || thread_count < 1 ? 1 : thread_count;
+    k->thread_count = TEAM_OF_ONE ? 1 : thread_count;
     k->isa = chosen;
+    k->failure = (struct weir_sticky)WEIR_STICKY_INIT;
     enum weir_status status = weir_host_gemm_open(k);
     if (status != WEIR_OK) {
         host_close(&k->base);
@@ -84,14 +90,15 @@ static const char *host_describe(const struct weir_kernels *kernels)
 }
 
 enum weir_status weir_host_queue(struct weir_kernels *kernels, struct weir_stream *stream,
-                                weir_call_fn *fn, const void *args, size_t arg_bytes,
-                                const struct weir_range *ranges, size_t range_count)
+                                 weir_call_fn *fn, const void *args, size_t arg_bytes,
+                                 const struct weir_range *ranges, size_t range_count)
 {
     struct weir_host_argument argument;
     if (arg_bytes > sizeof argument.args)
         return weir_fail(WEIR_ERR_ARG, "kernel call: %zu bytes of arguments, at most %zu",
                          arg_bytes, sizeof argument.args);
     argument.kernels = (struct weir_host_kernels *)kernels;
+    WEIR_TRY(weir_sticky_raise(&argument.kernels->failure));
     memcpy(argument.args, args, arg_bytes);
     return stream->device->table->call(stream, fn, &argument,
                                        offsetof(struct weir_host_argument, args) + arg_bytes,

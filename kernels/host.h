@@ -4,6 +4,7 @@
  * Each operation is a function weir_host_NAME that declares what it reads and writes and queues a
  * call; the call runs on the compute engine's thread and splits its loop over a team:
  *     #pragma omp parallel for num_threads(k->thread_count) schedule(static)
+ * with `if (k->thread_count > 1)`, so that a team of one never enters OpenMP.
  */
 #ifndef WEIR_KERNELS_HOST_H
 #define WEIR_KERNELS_HOST_H
@@ -27,6 +28,8 @@ struct weir_host_kernels {
     uint32_t gemm_count;
     void *engine; /* dnnl_engine_t */
     void *stream; /* dnnl_stream_t */
+    bool widening_said;
+    struct weir_sticky failure; /* of an operation on the engine thread; raised by the next call */
     char description[96];
 };
 
@@ -38,9 +41,16 @@ struct weir_host_argument {
     _Alignas(8) unsigned char args[WEIR_CALL_BYTES - sizeof(void *)];
 };
 
+/* Queue fn with {kernels, args}; fails with what an earlier operation reported. */
 enum weir_status weir_host_queue(struct weir_kernels *kernels, struct weir_stream *stream,
-                                weir_call_fn *fn, const void *args, size_t arg_bytes,
-                                const struct weir_range *ranges, size_t range_count);
+                                 weir_call_fn *fn, const void *args, size_t arg_bytes,
+                                 const struct weir_range *ranges, size_t range_count);
+
+/* cast.c: a team's loop, for use inside a call. */
+void weir_host_narrow(const struct weir_host_kernels *kernels, const float *in, uint16_t *out,
+                      uint64_t count);
+void weir_host_widen(const struct weir_host_kernels *kernels, const uint16_t *in, float *out,
+                     uint64_t count);
 
 /* gemm.c */
 enum weir_status weir_host_gemm_open(struct weir_host_kernels *kernels);

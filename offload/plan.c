@@ -203,6 +203,12 @@ uint64_t weir_plan_hash(const struct weir_plan *plan, const struct weir_homes *h
 {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
+    uint64_t areas[] = {plan->stage_count,         plan->ring_bytes,
+                        plan->device_transient_bytes, plan->host_transient_bytes,
+                        plan->nvme_bytes,          homes->device_first,
+                        homes->device_end,         homes->host_first,
+                        homes->host_end,           homes->nvme_end};
+    XXH3_64bits_update(&state, areas, sizeof areas);
     for (size_t i = 0; i < plan->op_count; i++)
         hash_op(&state, &plan->ops[i]);
     for (size_t i = 0; i < plan->use_count; i++) {

@@ -83,6 +83,45 @@ static void plans_of_wild_traces_give_the_same_bytes(void **state)
     plans_hold(test_random_open(2), true, test_draws(200));
 }
 
+/* weir_plan_best plans both keys together; what it returns holds too, at the limits and without. */
+static void best_plans_give_the_same_bytes(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_open(4);
+    const struct weir_cost cost = {.struct_bytes = sizeof cost,
+                                   .read_bytes_per_s = 1e9,
+                                   .write_bytes_per_s = 8e8,
+                                   .to_device_bytes_per_s = 1e10,
+                                   .to_host_bytes_per_s = 1e10,
+                                   .update_bytes_per_s = 1e10,
+                                   .compute_flops_per_s = 1e11,
+                                   .latency_s = 1e-4};
+    uint32_t fits = 0;
+    for (uint32_t i = 0; i < test_draws(40); i++) {
+        struct test_case c;
+        draw_seed = random.state;
+        test_case_open(&c, &random, i & 1);
+        for (uint32_t k = 0; k < 2; k++) {
+            weir_plan_free(c.plans[k]);
+            c.plans[k] = NULL;
+        }
+        weir_homes_free(c.homes);
+        c.homes = NULL;
+        enum weir_status status =
+            weir_plan_best(c.plans, &c.homes, &c.m.model,
+                           (const struct weir_trace *const *)c.traces, 2, &c.limits, &cost);
+        if (status != WEIR_ERR_NOMEM) {
+            assert_ok(status);
+            check_both(&c, &random);
+            run_both(&c, &random, 4);
+            fits++;
+        }
+        test_case_close(&c);
+    }
+    printf("%u plans fit\n", fits);
+    assert_true(fits > 0);
+}
+
 /* Checking takes time in proportion to the ops: a plan of thousands in milliseconds. */
 static void large_plans_are_checked_quickly(void **state)
 {
@@ -111,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_of_training_steps_give_the_same_bytes),
         cmocka_unit_test(plans_of_wild_traces_give_the_same_bytes),
+        cmocka_unit_test(best_plans_give_the_same_bytes),
         cmocka_unit_test(large_plans_are_checked_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,11 +35,11 @@ static struct budgets budgets_draw(struct test_random *random, const struct toy_
 {
     uint64_t all = state_bytes(spec);
     struct budgets b = {.nvme = test_random_below(random, 6) > 0};
-    b.device_bytes = 100000 + test_random_below(random, all);
-    b.host_bytes = 300000 + (uint64_t)((double)all * test_random_unit(random) * 0.8);
-    if (test_random_below(random, 10) == 0)
+    b.device_bytes = 100000 + (uint64_t)((double)all * test_random_unit(random) * 0.6);
+    b.host_bytes = 200000 + (uint64_t)((double)all * test_random_unit(random) * 0.3);
+    if (test_random_below(random, 20) == 0)
         b.device_bytes = UINT64_MAX;
-    if (!b.nvme || test_random_below(random, 10) == 0)
+    if (!b.nvme || test_random_below(random, 20) == 0)
         b.host_bytes = UINT64_MAX;
     return b;
 }

@@ -190,6 +190,15 @@ static uint64_t use_grad_bytes(const struct step *s, uint32_t use)
     return s->m->model->things[s->trace->uses[use].id].trained_element_count * 4;
 }
 
+/* Has the gradient been summed in an earlier stage of the step? */
+static bool summed(const struct step *s, uint32_t stage, uint32_t id)
+{
+    for (uint32_t i = 0; i < s->trace->use_count; i++)
+        if (s->trace->uses[i].id == id && s->trace->uses[i].grad_fresh)
+            return s->trace->uses[i].stage_first < stage;
+    return false;
+}
+
 /* What compute reads must be written; what it makes is written from then on. */
 static void stage_pages(struct step *s, uint32_t stage, bool after)
 {
@@ -206,7 +215,7 @@ static void stage_pages(struct step *s, uint32_t stage, bool after)
         if (s->views[i].bytes && after && (makes || ends))
             pages_set(s, WEIR_TIER_DEVICE, place->bytes_offset, use_bytes(s, i),
                       ends ? TEST_PAGE_FREED : TEST_PAGE_WRITTEN);
-        if (s->views[i].grad && !after && !(u->grad_fresh && u->stage_first == stage))
+        if (s->views[i].grad && !after && summed(s, stage, u->id))
             pages_need(s, WEIR_TIER_DEVICE, place->grad_offset, use_grad_bytes(s, i));
         if (s->views[i].grad && after)
             pages_set(s, WEIR_TIER_DEVICE, place->grad_offset, use_grad_bytes(s, i),
@@ -241,8 +250,9 @@ static void compute(struct step *s, uint32_t stage)
 }
 
 /* The whole effect of an op, at one instant. */
-static void op_run(struct step *s, size_t index)
+static void op_run(void *step, size_t index)
 {
+    struct step *s = step;
     const struct weir_op *op = &s->plan->ops[index];
     const struct weir_place *p = op->places;
     if (op->pending_only && !s->pending[op->thing])
@@ -271,134 +281,6 @@ static void op_run(struct step *s, size_t index)
         memcpy(at(s, &p[1]), at(s, &p[0]), p[0].bytes);
         place_written(s, &p[1]);
     }
-}
-
-/* ---- the order in which ops begin and complete */
-
-struct lanes {
-    struct step *s;
-    struct test_order *order;
-    uint32_t *ops; /* op indices, lane by lane */
-    uint32_t first[WEIR_LANE_COUNT + 1];
-    uint32_t begun[WEIR_LANE_COUNT], complete[WEIR_LANE_COUNT];
-    bool *finished; /* [op] */
-    bool *ran;      /* [op]: its effect has happened, at its beginning or at its end */
-};
-
-static void lanes_open(struct lanes *l, struct step *s, struct test_order *order)
-{
-    const struct weir_plan *plan = s->plan;
-    *l = (struct lanes){.s = s, .order = order};
-    l->ops = bytes_alloc(plan->op_count * sizeof *l->ops);
-    l->finished = bytes_alloc(plan->op_count);
-    l->ran = bytes_alloc(plan->op_count);
-    uint32_t next[WEIR_LANE_COUNT];
-    for (size_t i = 0; i < plan->op_count; i++)
-        l->first[plan->ops[i].lane + 1]++;
-    for (uint32_t k = 0; k < WEIR_LANE_COUNT; k++)
-        l->first[k + 1] += l->first[k];
-    memcpy(next, l->first, sizeof next);
-    for (size_t i = 0; i < plan->op_count; i++)
-        l->ops[next[plan->ops[i].lane]++] = (uint32_t)i;
-}
-
-static void lanes_close(struct lanes *l)
-{
-    free(l->ops);
-    free(l->finished);
-    free(l->ran);
-}
-
-static bool may_begin(const struct lanes *l, uint32_t lane)
-{
-    if (l->first[lane] + l->begun[lane] == l->first[lane + 1])
-        return false;
-    bool in_order = lane != WEIR_LANE_READ && lane != WEIR_LANE_WRITE;
-    if (in_order && l->complete[lane] < l->begun[lane])
-        return false;
-    const struct weir_op *op = &l->s->plan->ops[l->ops[l->first[lane] + l->begun[lane]]];
-    for (uint32_t w = 0; w < op->wait_count; w++)
-        if (l->complete[op->waits[w].lane] < op->waits[w].count)
-            return false;
-    return true;
-}
-
-static void begin(struct lanes *l, uint32_t lane)
-{
-    size_t op = l->ops[l->first[lane] + l->begun[lane]++];
-    bool at_once =
-        op != l->order->late && (op == l->order->early || test_random_below(&l->order->random, 2));
-    if (at_once)
-        op_run(l->s, op);
-    l->ran[op] = at_once;
-}
-
-static void finish(struct lanes *l, uint32_t lane, size_t op)
-{
-    if (!l->ran[op])
-        op_run(l->s, op);
-    l->finished[op] = true;
-    while (l->complete[lane] < l->begun[lane] &&
-           l->finished[l->ops[l->first[lane] + l->complete[lane]]])
-        l->complete[lane]++;
-}
-
-/* Begin or finish one op: the early one if it may, the late one only if nothing else can move. */
-static bool move(struct lanes *l)
-{
-    struct {
-        uint32_t lane;
-        size_t op;
-        bool begin;
-    } choices[256], *chosen = NULL;
-    size_t count = 0, late = SIZE_MAX;
-    for (uint32_t lane = 0; lane < WEIR_LANE_COUNT; lane++) {
-        if (may_begin(l, lane)) {
-            choices[count].op = l->ops[l->first[lane] + l->begun[lane]];
-            choices[count].lane = lane;
-            choices[count++].begin = true;
-        }
-        for (uint32_t i = l->complete[lane]; i < l->begun[lane] && count < 240; i++)
-            if (!l->finished[l->ops[l->first[lane] + i]]) {
-                choices[count].op = l->ops[l->first[lane] + i];
-                choices[count].lane = lane;
-                choices[count++].begin = false;
-            }
-    }
-    for (size_t i = 0; i < count; i++)
-        if (choices[i].op == l->order->early && choices[i].op != l->order->late)
-            chosen = &choices[i];
-        else if (choices[i].op == l->order->late && !choices[i].begin)
-            late = i;
-    if (count == 0)
-        return false;
-    size_t pick = test_random_below(&l->order->random, count);
-    if (pick == late)
-        pick = (pick + 1) % count;
-    if (!chosen)
-        chosen = &choices[pick];
-    if (chosen->begin)
-        begin(l, chosen->lane);
-    else
-        finish(l, chosen->lane, chosen->op);
-    return true;
-}
-
-static void plan_run(struct step *s, struct test_order *order)
-{
-    if (order->listed) {
-        for (size_t i = 0; i < s->plan->op_count; i++)
-            op_run(s, i);
-        return;
-    }
-    struct lanes lanes;
-    lanes_open(&lanes, s, order);
-    while (move(&lanes))
-        ;
-    for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++)
-        if (lanes.first[l] + lanes.complete[l] != lanes.first[l + 1])
-            fault(s, "the plan hangs");
-    lanes_close(&lanes);
 }
 
 /* ---- the reference */
@@ -575,7 +457,8 @@ const char *test_machine_step(struct test_machine *m, const struct weir_plan *pl
     m->fault = NULL;
     m->step++;
     step_open(&step);
-    plan_run(&step, order);
+    if (!test_order_run(plan, order, op_run, &step))
+        fault(&step, "the plan hangs");
     reference_run(&step);
     for (uint32_t t = 0; t < trace->stage_count; t++)
         if (m->digests[t] != m->expected[t])

@@ -49,6 +49,12 @@ void test_machine_close(struct test_machine *machine);
 const char *test_machine_step(struct test_machine *machine, const struct weir_plan *plan,
                               const struct weir_trace *trace, struct test_order *order);
 
+/* support_interpreter_order.c: run(context, op) for each op of a plan, in an order that lanes and
+ * waits allow. False: some op can never begin. */
+typedef void test_order_op(void *context, size_t op);
+bool test_order_run(const struct weir_plan *plan, struct test_order *order, test_order_op *run,
+                    void *context);
+
 /* support_interpreter_stage.c: what compute does to what it is handed, the same for both. */
 struct test_view {
     void *bytes, *grad; /* NULL: none */

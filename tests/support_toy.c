@@ -88,7 +88,9 @@ static void work_backward(const struct work *w)
 static void work_write(const struct work *w)
 {
     for (uint64_t j = 0; j < w->elements; j++) {
-        float v = weight_at(w->weight, w->dtype, j) * 0.5f + 0.125f;
+        /* Padding is 0 and stays it: checkpoints do not hold it. */
+        float v = weight_at(w->weight, w->dtype, j);
+        v = v == 0 ? 0 : v * 0.5f + 0.125f;
         if (w->dtype == WEIR_BF16)
             ((uint16_t *)w->weight_out)[j] = weir_bf16_from_float(v);
         else
