@@ -66,13 +66,12 @@ static enum weir_status set(enum weir_status status, int os_errno, int device_co
     return status;
 }
 
-enum weir_status weir_fail(enum weir_status status, const char *format, ...)
+void weir_error_set(enum weir_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     set(status, 0, 0, format, arguments);
     va_end(arguments);
-    return status;
 }
 
 enum weir_status weir_fail_errno(enum weir_status status, int os_errno, const char *format, ...)

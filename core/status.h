@@ -18,8 +18,14 @@
     } while (0)
 
 /* Set the calling thread's last error and return status. Call it where the failure arises, once. */
-enum weir_status weir_fail(enum weir_status status, const char *format, ...)
+void weir_error_set(enum weir_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* A macro, so that the compiler sees which status leaves. */
+#define weir_fail(status, ...)                                                                     \
+    __extension__({                                                                                \
+        weir_error_set((status), __VA_ARGS__);                                                     \
+        (enum weir_status)(status);                                                                \
+    })
 
 /* The same for a failed system call: appends ": strerror". ENOSPC and EDQUOT become NOSPACE. */
 enum weir_status weir_fail_errno(enum weir_status status, int os_errno, const char *format, ...)

@@ -158,7 +158,7 @@ static uint32_t window_draw(struct test_random *random, struct weir_adam_args *a
             .count = count,
             .padded_count = (count + 2047) / 2048 * 2048,
             .lr_scale = test_random_below(random, 2) ? 1 : (float)test_random_unit(random),
-            .decay_scale = (float)test_random_below(random, 2),
+            .decay_scale = test_random_below(random, 4) ? (float)test_random_unit(random) : 0,
         };
         offset += a->segments[s].padded_count;
     }

@@ -469,41 +469,18 @@ enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
 void toy_plain_open(struct toy_plain *plain, const struct toy_spec *spec, struct weir_grain grain)
 {
     *plain = (struct toy_plain){.spec = *spec};
-    const struct weir_device_table *device;
-    const struct weir_kernels_table *kernels;
-    assert_ok(weir_device_find("host", &device));
-    assert_ok(device->open(&plain->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX,
-                                                                         .thread_count = 2}));
-    assert_ok(device->stream_create(plain->device, WEIR_ENGINE_COMPUTE, "plain", &plain->stream));
-    assert_ok(weir_kernels_find("host", &kernels));
-    assert_ok(kernels->open(&plain->kernels, plain->device, 2, NULL, NULL));
-    weir_model_open(&plain->model, spec->dtype, spec->grad_dtype, grain);
+    plain_open(&plain->arrays, spec->dtype, spec->grad_dtype, grain);
     for (uint32_t b = 0; b < toy_block_count(spec); b++) {
         struct weir_tensor tensors[TOY_TENSORS];
         char names[TOY_TENSORS][32];
-        uint32_t id;
         toy_tensors(spec, b, tensors, names);
-        assert_ok(weir_model_block_add(&plain->model, tensors, spec->tensor_count[b], &id));
-        const struct weir_thing *thing = &plain->model.things[id];
-        plain->weight[b] = calloc(thing->element_count, 4);
-        plain->state[b] = calloc(thing->element_count, 10);
-        plain->grad[b] = calloc(thing->element_count, 4);
+        plain_block_add(&plain->arrays, tensors, spec->tensor_count[b]);
     }
-    plain->partials = calloc(plain->model.trained_segment_count + 1, sizeof(double));
 }
 
 void toy_plain_close(struct toy_plain *plain)
 {
-    for (uint32_t b = 0; b < toy_block_count(&plain->spec); b++) {
-        free(plain->weight[b]);
-        free(plain->state[b]);
-        free(plain->grad[b]);
-    }
-    free(plain->partials);
-    weir_model_close(&plain->model);
-    plain->kernels->table->close(plain->kernels);
-    plain->device->table->stream_destroy(plain->stream);
-    plain->device->table->close(plain->device);
+    plain_close(&plain->arrays);
 }
 
 struct activations {
@@ -512,7 +489,7 @@ struct activations {
 
 static struct work plain_base(const struct toy_plain *p, uint32_t b)
 {
-    return (struct work){.dtype = p->spec.dtype, .weight = p->weight[b],
+    return (struct work){.dtype = p->spec.dtype, .weight = p->arrays.weight[b],
                          .elements = all_elements(&p->spec, b), .width = p->spec.width};
 }
 
@@ -526,12 +503,12 @@ static void plain_grad(struct toy_plain *p, uint32_t b, const float *x, const fl
     w.weight = with_weight ? w.weight : NULL;
     w.x = x;
     w.dy = dy;
-    w.grad = p->grad[b];
-    w.fresh = p->fresh[b];
+    w.grad = p->arrays.grad[b];
+    w.fresh = p->arrays.fresh[b];
     w.poison = poison;
     work_backward(&w);
-    p->fresh[b] = false;
-    p->made[b] = true;
+    p->arrays.fresh[b] = false;
+    p->arrays.made[b] = true;
 }
 
 static void plain_backward(struct toy_plain *p, const struct toy_input *input,
@@ -554,74 +531,15 @@ static void plain_backward(struct toy_plain *p, const struct toy_input *input,
         plain_grad(p, 0, NULL, a->d[0][m], false, false);
 }
 
-static double tree(const double *v, size_t n)
-{
-    if (n <= 2)
-        return n == 0 ? 0 : n == 1 ? v[0] : v[0] + v[1];
-    size_t half = 1;
-    while (half * 2 < n)
-        half *= 2;
-    return tree(v, half) + tree(v + half, n - half);
-}
-
-/* grads reduced window by window; *norm of all. */
-static void plain_reduce(struct toy_plain *p, double *norm)
-{
-    memset(p->partials, 0, p->model.trained_segment_count * sizeof(double));
-    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
-        const struct weir_thing *thing = &p->model.things[b];
-        for (uint32_t w = 0; p->made[b] && w < thing->trained_window_count; w++) {
-            struct weir_reduce_args args = {
-                .grad_dtype = p->spec.grad_dtype,
-                .grad = p->grad[b] + thing->windows[w].offset,
-                .partials = p->partials + thing->first_segment + thing->windows[w].first_segment,
-                .segment_count = thing->windows[w].segment_count};
-            weir_window_segments(thing, w, args.segments);
-            assert_ok(p->kernels->table->reduce(p->kernels, p->stream, &args));
-        }
-    }
-    assert_ok(p->device->table->stream_sync(p->stream));
-    *norm = sqrt(tree(p->partials, p->model.trained_segment_count));
-}
-
-static void plain_update(struct toy_plain *p, const struct weir_update *u, double norm)
-{
-    double t = (double)++p->update_count;
-    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
-        const struct weir_thing *thing = &p->model.things[b];
-        for (uint32_t w = 0; p->made[b] && w < thing->trained_window_count; w++) {
-            uint64_t at = thing->windows[w].offset;
-            struct weir_adam_args args = {
-                .dtype = p->spec.dtype,
-                .grad_dtype = p->spec.grad_dtype,
-                .state = (char *)p->state[b] + at * weir_part_bytes(&p->model, WEIR_PART_STATE),
-                .weight = (char *)p->weight[b] + at * weir_part_bytes(&p->model, WEIR_PART_WEIGHT),
-                .grad = p->grad[b] + at,
-                .lr = u->lr, .beta1 = u->beta1, .beta2 = u->beta2, .eps = u->eps,
-                .weight_decay = u->weight_decay,
-                .clip_factor =
-                    u->clip > 0 && norm > (double)u->clip ? (float)((double)u->clip / norm) : 1,
-                .correction1 = (float)(1 - pow((double)u->beta1, t)),
-                .correction2 = (float)(1 - pow((double)u->beta2, t)),
-                .bad_count = &p->bad_count,
-                .segment_count = thing->windows[w].segment_count};
-            weir_window_segments(thing, w, args.segments);
-            assert_ok(p->kernels->table->adam(p->kernels, p->stream, &args));
-        }
-    }
-    assert_ok(p->device->table->stream_sync(p->stream));
-    assert_int_equal(0, p->bad_count);
-}
-
 static void plain_write(struct toy_plain *p, uint32_t b)
 {
     struct work w = plain_base(p, b);
-    w.weight_out = p->weight[b];
+    w.weight_out = p->arrays.weight[b];
     work_write(&w);
-    const struct weir_thing *thing = &p->model.things[b];
+    const struct weir_thing *thing = &p->arrays.model.things[b];
     for (uint32_t i = 0; p->spec.dtype == WEIR_BF16 && i < thing->trained_segment_count; i++) {
         const struct weir_segment *s = &thing->segments[i];
-        memset((char *)p->state[b] + s->offset * 10, 0, s->padded_count * 2ull);
+        memset((char *)p->arrays.state[b] + s->offset * 10, 0, s->padded_count * 2ull);
     }
 }
 
@@ -632,10 +550,7 @@ void toy_plain_step(struct toy_plain *p, const struct toy_input *input,
     if (input->write_block >= 0)
         plain_write(p, (uint32_t)input->write_block);
     *loss = 0;
-    for (uint32_t b = 0; b < toy_block_count(&p->spec); b++) {
-        p->fresh[b] = true;
-        p->made[b] = false;
-    }
+    plain_begin(&p->arrays);
     for (uint32_t m = 0; m < p->spec.micro_count; m++) {
         for (uint32_t b = 0; b <= p->spec.block_count; b++)
             a.x[b][m] = malloc(p->spec.width * sizeof(float));
@@ -662,10 +577,7 @@ void toy_plain_step(struct toy_plain *p, const struct toy_input *input,
     *skipped = false;
     if (input->training) {
         plain_backward(p, input, &a);
-        plain_reduce(p, norm);
-        *skipped = !isfinite(*norm);
-        if (!*skipped)
-            plain_update(p, update, *norm);
+        *norm = plain_finish(&p->arrays, update, skipped);
     }
     for (uint32_t m = 0; m < p->spec.micro_count; m++) {
         for (uint32_t b = 0; b <= p->spec.block_count; b++)
@@ -682,60 +594,17 @@ void toy_load(struct toy *toy, struct toy_plain *plain)
     for (uint32_t b = 0; b < toy_block_count(&toy->spec); b++)
         for (uint32_t t = 0; t < toy->spec.tensor_count[b]; t++) {
             uint64_t count = toy->spec.elements[b][t];
-            uint64_t offset = plain->model.things[b].tensors[t].offset;
             float *values = malloc(count * sizeof *values);
             char name[32];
             snprintf(name, sizeof name, "block%u.tensor%u", b, t);
             weir_random_normal(7, name, 0, count, 0.1f, values);
             assert_ok(weir_block_load(toy->run, toy->blocks[b], t, WEIR_FP32, values, 0, count));
-            for (uint64_t i = 0; i < count; i++) {
-                if (toy->spec.dtype == WEIR_FP32) {
-                    ((float *)plain->weight[b])[offset + i] = values[i];
-                    continue;
-                }
-                int16_t rest;
-                weir_master_split(&values[i], (uint16_t *)plain->weight[b] + offset + i, &rest, 1);
-                if (toy->spec.kind[b][t] == WEIR_FROZEN)
-                    continue;
-                const struct weir_thing *thing = &plain->model.things[b];
-                uint32_t s = 0;
-                while (offset + i >= thing->segments[s].offset + thing->segments[s].padded_count)
-                    s++;
-                char *state = (char *)plain->state[b] + thing->segments[s].offset * 10;
-                ((int16_t *)(void *)state)[offset + i - thing->segments[s].offset] = rest;
-            }
+            plain_load(&plain->arrays, b, t, values);
             free(values);
         }
 }
 
-static uint64_t bytes_different(const void *a, const void *b, uint64_t count)
-{
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < count; i++)
-        n += ((const char *)a)[i] != ((const char *)b)[i];
-    return n;
-}
-
 uint64_t toy_compare(weir_run *run, const struct toy_plain *plain)
 {
-    uint64_t different = 0;
-    for (uint32_t b = 0; b < toy_block_count(&plain->spec); b++) {
-        const struct weir_thing *thing = &run->model.things[b];
-        for (uint32_t w = 0; w < thing->window_count; w++) {
-            struct weir_window_bytes at;
-            assert_ok(weir_home_fetch(&run->home, b, w,
-                                      1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE, &at));
-            const struct weir_window *window = &thing->windows[w];
-            uint32_t weight = weir_part_bytes(&run->model, WEIR_PART_WEIGHT);
-            uint32_t state = weir_part_bytes(&run->model, WEIR_PART_STATE);
-            different += bytes_different(at.part[WEIR_PART_WEIGHT],
-                                         (char *)plain->weight[b] + window->offset * weight,
-                                         window->element_count * weight);
-            if (w < thing->trained_window_count)
-                different += bytes_different(at.part[WEIR_PART_STATE],
-                                             (char *)plain->state[b] + window->offset * state,
-                                             window->element_count * state);
-        }
-    }
-    return different;
+    return plain_compare(&plain->arrays, run);
 }

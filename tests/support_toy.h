@@ -6,9 +6,8 @@
 #ifndef WEIR_TESTS_SUPPORT_TOY_H
 #define WEIR_TESTS_SUPPORT_TOY_H
 
-#include "kernels/kernels.h"
-#include "offload/model.h"
 #include "tests/support.h"
+#include "tests/support_plain.h"
 #include <weir/checkpoint.h>
 #include <weir/weir.h>
 
@@ -61,15 +60,7 @@ enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
 
 struct toy_plain {
     struct toy_spec spec;
-    struct weir_model model;
-    struct weir_device *device;
-    struct weir_stream *stream;
-    struct weir_kernels *kernels;
-    void *weight[TOY_BLOCKS + 1], *state[TOY_BLOCKS + 1];
-    float *grad[TOY_BLOCKS + 1];
-    bool fresh[TOY_BLOCKS + 1], made[TOY_BLOCKS + 1];
-    double *partials;
-    uint64_t update_count, bad_count;
+    struct plain_arrays arrays;
 };
 void toy_plain_open(struct toy_plain *plain, const struct toy_spec *spec, struct weir_grain grain);
 void toy_plain_close(struct toy_plain *plain);

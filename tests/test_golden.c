@@ -3,9 +3,7 @@
  * LlamaForCausalLM and AdamW of PyTorch give on small random models (golden/make.py made the files)
  * are those of weir-train's network, whatever the micro-batches and the cuts of the vocabulary.
  */
-#include "examples/train/llama.h"
-#include "io/safetensors.h"
-#include "tests/support.h"
+#include "tests/support_golden.h"
 #include "zero/run.h"
 
 #include <math.h>
@@ -13,204 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEQUENCES 4
-#define STEPS     10
-
 static const char *const cases[] = {"untied", "tied", "grouped", "head_dim", "llama3"};
 #define CASES (sizeof cases / sizeof *cases)
 
-/* The files --------------------------------------------------------------------------------- */
-
-struct golden {
-    const char *name;
-    struct weir_tensors *file;
-    int32_t shape[9];
-    double numbers[12];
-    uint32_t length;
-    int32_t *tokens, *targets; /* SEQUENCES x length */
-    double loss[STEPS], grad_norm[STEPS];
-};
-
-static void read_range(const struct golden *g, const char *group, const char *name, uint64_t first,
-                       uint64_t count, void *out)
-{
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", group, name);
-    const struct weir_file_tensor *tensor = weir_tensors_find(g->file, full);
-    if (!tensor)
-        fail_msg("%s: no tensor %s", g->name, full);
-    uint32_t bytes = weir_file_dtype_bytes(tensor->dtype);
-    assert_ok(weir_tensors_read(g->file, tensor, first * bytes, out, count * bytes));
-}
-
-static void *array(uint64_t count, size_t size)
-{
-    void *out = calloc(count, size);
-    assert_non_null(out);
-    return out;
-}
-
-static struct golden golden_open(const char *name)
-{
-    struct golden g = {.name = name};
-    char path[64];
-    snprintf(path, sizeof path, "golden/%s.safetensors", name);
-    assert_ok(weir_tensors_open(&g.file, path));
-    read_range(&g, "", "shape", 0, 9, g.shape);
-    read_range(&g, "", "numbers", 0, 12, g.numbers);
-    read_range(&g, "", "loss", 0, STEPS, g.loss);
-    read_range(&g, "", "grad_norm", 0, STEPS, g.grad_norm);
-    const struct weir_file_tensor *tokens = weir_tensors_find(g.file, "tokens");
-    assert_non_null(tokens);
-    assert_int_equal(SEQUENCES, tokens->shape[0]);
-    g.length = (uint32_t)tokens->shape[1];
-    g.tokens = array(tokens->element_count, sizeof(int32_t));
-    g.targets = array(tokens->element_count, sizeof(int32_t));
-    read_range(&g, "", "tokens", 0, tokens->element_count, g.tokens);
-    read_range(&g, "", "targets", 0, tokens->element_count, g.targets);
-    return g;
-}
-
-static void golden_close(struct golden *g)
-{
-    free(g->tokens);
-    free(g->targets);
-    weir_tensors_close(g->file);
-}
-
-static uint32_t target_count(const struct golden *g)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < SEQUENCES * g->length; i++)
-        count += g->targets[i] != -100;
-    return count;
-}
-
-/* A model of a file on a run ---------------------------------------------------------------- */
-
-/* How the work is cut; the results must not depend on it. */
-struct cut {
-    uint32_t sequences; /* of a micro-batch */
-    uint32_t tile_rows, chunk_tokens;
-    uint64_t row_elements;
-};
 static const struct cut whole = {2, WEIR_TILE_ROWS, WEIR_CHUNK_TOKENS, LLAMA_ROW_ELEMENTS};
 static const struct cut fine = {2, 24, 15, 48 * 32}; /* blocks of two tiles, and rests of each */
-
-struct model {
-    const struct golden *golden;
-    weir_run *run;
-    struct llama *llama;
-    int32_t *batch; /* [micro_count][2][N] */
-    struct weir_update update;
-};
-
-static struct llama_spec spec_of(const struct golden *g, const struct cut *cut,
-                                 enum weir_dtype dtype)
-{
-    const int32_t *s = g->shape;
-    const double *n = g->numbers;
-    return (struct llama_spec){
-        .shape = {.sequences = cut->sequences,
-                  .length = g->length,
-                  .hidden = (uint32_t)s[1],
-                  .heads = (uint32_t)s[2],
-                  .kv_heads = (uint32_t)s[3],
-                  .head_dim = (uint32_t)s[4],
-                  .intermediate = (uint32_t)s[5],
-                  .vocab = (uint32_t)s[6],
-                  .tile_rows = cut->tile_rows,
-                  .chunk_tokens = cut->chunk_tokens,
-                  .norm_eps = (float)n[0],
-                  .dtype = dtype,
-                  .rope = {.theta = n[1],
-                           .llama3 = s[8] != 0,
-                           .factor = n[2],
-                           .low_freq_factor = n[3],
-                           .high_freq_factor = n[4],
-                           .original_length = n[5]}},
-        .layer_count = (uint32_t)s[0],
-        .micro_count = SEQUENCES / cut->sequences,
-        .tied = s[7] != 0,
-        .row_elements = cut->row_elements,
-    };
-}
-
-static void run_step(struct model *m, bool dry, bool training, double *loss,
-                     struct weir_report *report)
-{
-    struct llama_step step = {.key = training ? "train" : "evaluate",
-                              .dry = dry,
-                              .group_count = 1,
-                              .tokens = dry ? NULL : m->batch,
-                              .target_count = target_count(m->golden),
-                              .update = training ? &m->update : NULL};
-    *report = (struct weir_report){.struct_bytes = sizeof *report};
-    assert_ok(llama_run(m->llama, &step, loss, report));
-}
-
-/* Micro-batches of neighbouring sequences: inputs, then targets. */
-static void batch_fill(struct model *m)
-{
-    uint32_t n = m->llama->net.tokens;
-    for (uint32_t i = 0; i < m->llama->spec.micro_count; i++) {
-        memcpy(m->batch + 2ull * i * n, m->golden->tokens + i * n, n * sizeof(int32_t));
-        memcpy(m->batch + (2ull * i + 1) * n, m->golden->targets + i * n, n * sizeof(int32_t));
-    }
-}
-
-static void weights_load(struct model *m)
-{
-    for (size_t i = 0; i < llama_tensor_count(m->llama); i++) {
-        struct llama_tensor t;
-        char name[96];
-        llama_tensor_at(m->llama, i, &t, name);
-        float *values = array(t.count, sizeof *values);
-        read_range(m->golden, "weight/", name, t.first, t.count, values);
-        assert_ok(weir_block_load(m->run, t.block, t.tensor, WEIR_FP32, values, 0, t.count));
-        free(values);
-    }
-}
-
-static void model_open(struct model *m, const struct golden *g, const struct cut *cut,
-                       enum weir_dtype dtype)
-{
-    static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4};
-    const double *n = g->numbers + 6;
-    *m = (struct model){.golden = g,
-                        .update = {.struct_bytes = sizeof m->update,
-                                   .lr = (float)n[0],
-                                   .beta1 = (float)n[1],
-                                   .beta2 = (float)n[2],
-                                   .eps = (float)n[3],
-                                   .weight_decay = (float)n[4],
-                                   .clip = (float)n[5]}};
-    assert_ok(weir_open(&m->run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                        .device = "host",
-                                                        .device_bytes = UINT64_MAX,
-                                                        .host_bytes = UINT64_MAX,
-                                                        .dtype = dtype,
-                                                        .grad_dtype = dtype,
-                                                        .thread_count = 2,
-                                                        .cost = &cost}));
-    struct llama_spec spec = spec_of(g, cut, dtype);
-    assert_ok(llama_open(&m->llama, m->run, &spec, 2));
-    m->batch = array(2ull * SEQUENCES * g->length, sizeof(int32_t));
-    double loss;
-    struct weir_report report;
-    run_step(m, true, true, &loss, &report);
-    run_step(m, true, false, &loss, &report);
-    assert_ok(weir_layout(m->run));
-    weights_load(m);
-    batch_fill(m);
-}
-
-static void model_close(struct model *m)
-{
-    free(m->batch);
-    llama_close(m->llama);
-    weir_close(m->run);
-}
 
 /* Comparisons -------------------------------------------------------------------------------- */
 
@@ -245,7 +50,7 @@ static void assert_training(const char *name, const struct cut *cut, enum weir_d
     for (uint32_t step = 0; step < STEPS; step++) {
         double loss;
         struct weir_report report;
-        run_step(&m, false, true, &loss, &report);
+        model_step(&m, false, true, &loss, &report);
         assert_false(report.skipped);
         assert_near(g.loss[step], loss, loss_tolerance, name, "loss", step);
         if (norm_tolerance > 0)
@@ -310,13 +115,14 @@ static void assert_gradients(const char *name, const struct cut *cut)
     model_open(&m, &g, cut, WEIR_FP32);
     double loss;
     struct weir_report report;
-    run_step(&m, false, true, &loss, &report);
+    model_step(&m, false, true, &loss, &report);
     for (size_t i = 0; i < llama_tensor_count(m.llama); i++) {
         struct llama_tensor t;
         char tensor[96];
         llama_tensor_at(m.llama, i, &t, tensor);
-        float *expected = array(t.count, sizeof *expected), *got = array(t.count, sizeof *got);
-        read_range(&g, "grad/", tensor, t.first, t.count, expected);
+        float *expected = golden_array(t.count, sizeof *expected),
+              *got = golden_array(t.count, sizeof *got);
+        golden_read(&g, "grad/", tensor, t.first, t.count, expected);
         gradient_read(m.run, t.block, weir_block_offset(m.run, t.block, t.tensor), t.count, got);
         assert_arrays_near(expected, got, t.count, 1e-4, name, tensor);
         free(expected);
@@ -347,7 +153,7 @@ struct plain {
 static void *plain_array(struct plain *p, uint64_t bytes)
 {
     assert_true(p->count < sizeof p->arrays / sizeof *p->arrays);
-    return p->arrays[p->count++] = array(bytes, 1);
+    return p->arrays[p->count++] = golden_array(bytes, 1);
 }
 
 static const void *plain_weight(struct plain *p, const char *name)
@@ -412,9 +218,8 @@ static void plain_forward(struct plain *p, const struct llama *llama, float *log
     assert_ok(network_head_stats(p->net, &rows, &norm, x, g->targets, &stats, scratch));
     assert_ok(p->net->stream->device->table->stream_sync(p->net->stream));
     for (uint32_t i = 0; i < n; i++)
-        log_probability[i] = g->targets[i] == -100
-                                 ? 0
-                                 : stats.target_logit[i] - stats.max[i] - logf(stats.sum[i]);
+        log_probability[i] =
+            g->targets[i] == -100 ? 0 : stats.target_logit[i] - stats.max[i] - logf(stats.sum[i]);
 }
 
 /* Each target's log-probability before training is PyTorch's, one token at a time. */
@@ -428,8 +233,8 @@ static void first_log_probabilities_match_transformers(void **state)
         model_open(&m, &g, &all, WEIR_FP32);
         struct plain p = {.golden = &g, .net = &m.llama->net};
         uint32_t n = p.net->tokens;
-        float *expected = array(n, sizeof *expected), *got = array(n, sizeof *got);
-        read_range(&g, "", "log_probability", 0, n, expected);
+        float *expected = golden_array(n, sizeof *expected), *got = golden_array(n, sizeof *got);
+        golden_read(&g, "", "log_probability", 0, n, expected);
         plain_forward(&p, m.llama, got);
         assert_arrays_near(expected, got, n, 1e-5, g.name, "log-probability");
         free(expected);
@@ -448,7 +253,7 @@ static double first_step(const struct golden *g, const struct cut *cut, double *
     model_open(&m, g, cut, WEIR_FP32);
     double loss;
     struct weir_report report;
-    run_step(&m, false, true, &loss, &report);
+    model_step(&m, false, true, &loss, &report);
     *norm = report.grad_norm;
     model_close(&m);
     return loss;
@@ -460,13 +265,13 @@ static void masked_targets_do_not_count(void **state)
     (void)state;
     struct golden g = golden_open("untied");
     uint32_t n = SEQUENCES * g.length;
-    int32_t *targets = array(n, sizeof *targets);
+    int32_t *targets = golden_array(n, sizeof *targets);
     memcpy(targets, g.targets, n * sizeof *targets);
-    double norm, all = first_step(&g, &whole, &norm) * target_count(&g), sum = 0;
+    double norm, all = first_step(&g, &whole, &norm) * golden_target_count(&g), sum = 0;
     for (uint32_t part = 0; part < 2; part++) {
         for (uint32_t i = 0; i < n; i++)
             g.targets[i] = (i % 3 == 0) == (part == 0) ? targets[i] : -100;
-        sum += first_step(&g, &whole, &norm) * target_count(&g);
+        sum += first_step(&g, &whole, &norm) * golden_target_count(&g);
     }
     assert_near(all, sum, 1e-6, g.name, "sum of losses", 0);
     free(targets);

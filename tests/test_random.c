@@ -91,11 +91,15 @@ static void seed_and_name_are_the_key(void **state)
 static void values_are_pinned(void **state)
 {
     (void)state;
+    static const float at_start[4] = {-0x1.2d498ap-7f, -0x1.91e85ep+0f, 0x1.31f4e4p-1f,
+                                      0x1.b88b6ap-1f};
+    static const float across_2_32[4] = {0x1.79c936p-1f, -0x1.1399e2p+0f, -0x1.909172p-4f,
+                                         0x1.351852p-1f};
     float x[4];
     weir_random_normal(1, "pinned", 0, 4, 1, x);
-    static const float expected[4] = {-0x1.2d498ap-7f, -0x1.91e85ep+0f, 0x1.31f4e4p-1f,
-                                      0x1.b88b6ap-1f};
-    assert_memory_equal(expected, x, sizeof x);
+    assert_memory_equal(at_start, x, sizeof x);
+    weir_random_normal(1, "pinned", ((uint64_t)1 << 32) - 2, 4, 1, x);
+    assert_memory_equal(across_2_32, x, sizeof x);
 }
 
 int main(void)

@@ -152,6 +152,7 @@ static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *p
         .floor_s = cost.floor_s,
         .compute_s = cost.compute_s,
         .io_s = cost.io_s,
+        .compute_flops_per_s = run->cost.compute_flops_per_s,
         .plan_hash = weir_plan_hash(plan, homes),
     };
     for (int t = 0; t < WEIR_TIER_COUNT; t++)

@@ -142,6 +142,7 @@ struct weir_prediction {
     uint64_t step_read_bytes, step_written_bytes, step_to_device_bytes, step_to_host_bytes;
     double step_s, floor_s; /* simulated, and the floor of the schedule (DESIGN 4s) */
     double compute_s, io_s;
+    double compute_flops_per_s; /* that it was predicted with */
     uint64_t plan_hash;
 };
 enum weir_status weir_predict(weir_run *run, const char *key,

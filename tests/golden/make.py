@@ -26,7 +26,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 SEQUENCES, STEPS = 4, 10
 NORM_EPS = 1e-5
-LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP = 5e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
+# At a rate of 1e-2 bf16 leaves fp32 by up to 2e-2 in these ten steps, PyTorch's bf16 as much as
+# ours; at this one both stay within 2.5e-3, so that test_golden's bound of 5e-3 says something.
+LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP = 3e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
 ROPE = {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
         "original_max_position_embeddings": 0}
 # Wavelengths below, between and above the two bounds, so that every branch of llama3 counts.

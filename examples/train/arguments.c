@@ -1,0 +1,245 @@
+#include "examples/train/arguments.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { KIND_TEXT, KIND_BYTES, KIND_COUNT, KIND_COUNT32, KIND_NUMBER, KIND_SCHEDULE, KIND_DTYPE,
+            KIND_THREADS, KIND_SWITCH };
+
+struct flag {
+    const char *name;
+    enum kind kind;
+    size_t field;
+    uint64_t least; /* of a count */
+    const char *help;
+};
+
+#define FIELD(name) offsetof(struct arguments, name)
+static const struct flag flags[] = {
+    {"--model", KIND_TEXT, FIELD(model), 0,
+     "PATH     Hugging Face directory, or a config.json alone (random weights)"},
+    {"--data", KIND_TEXT, FIELD(data), 0,
+     "PATHS    comma-separated .bin token files, or text files and folders read as bytes"},
+    {"--eval-data", KIND_TEXT, FIELD(eval_data), 0,
+     "PATHS    the same for evaluation (default: the last 5 % of --data, never trained on)"},
+    {"--eval-every", KIND_COUNT, FIELD(eval_every), 0,
+     "N        steps between evaluations (0: only at the end; default 0)"},
+    {"--eval-batches", KIND_COUNT, FIELD(eval_batches), 1,
+     "N        batches of --batch sequences an evaluation (default 4)"},
+    {"--device-memory", KIND_BYTES, FIELD(device_bytes), 0,
+     "BYTES    hard budget of device memory, as 128MiB or 1GB (default: no bound)"},
+    {"--host-memory", KIND_BYTES, FIELD(host_bytes), 0,
+     "BYTES    hard budget of host memory (default: no bound)"},
+    {"--nvme", KIND_TEXT, FIELD(nvme), 0,
+     "DIR      directory for what fits neither (default: none)"},
+    {"--seq-len", KIND_COUNT32, FIELD(seq_len), 1, "N        tokens a sequence (default 256)"},
+    {"--micro-batch", KIND_COUNT32, FIELD(micro_batch), 1,
+     "N        sequences computed at once (default 1)"},
+    {"--batch", KIND_COUNT32, FIELD(batch), 1,
+     "N        sequences a step, a multiple of --micro-batch (default 4)"},
+    {"--steps", KIND_COUNT, FIELD(steps), 1, "N        steps to train in all (default 100)"},
+    {"--lr", KIND_NUMBER, FIELD(lr), 0, "X        peak learning rate (default 3e-4)"},
+    {"--min-lr", KIND_NUMBER, FIELD(min_lr), 0,
+     "X        learning rate at the end of the schedule (default 0.1 of --lr)"},
+    {"--lr-schedule", KIND_SCHEDULE, FIELD(schedule), 0,
+     "S        cosine, linear or constant (default cosine)"},
+    {"--warmup", KIND_COUNT, FIELD(warmup), 0, "N        steps of linear warmup (default 0)"},
+    {"--weight-decay", KIND_NUMBER, FIELD(weight_decay), 0,
+     "X        AdamW's decay of matrices; norms do not decay (default 0.1)"},
+    {"--beta1", KIND_NUMBER, FIELD(beta1), 0, "X        AdamW (default 0.9)"},
+    {"--beta2", KIND_NUMBER, FIELD(beta2), 0, "X        AdamW (default 0.95)"},
+    {"--eps", KIND_NUMBER, FIELD(eps), 0, "X        AdamW (default 1e-8)"},
+    {"--clip", KIND_NUMBER, FIELD(clip), 0,
+     "X        most global gradient norm (0: no clipping; default 1)"},
+    {"--max-skips", KIND_COUNT, FIELD(max_skips), 1,
+     "N        steps in a row with inf or nan gradients that end the run (default 10)"},
+    {"--dtype", KIND_DTYPE, FIELD(dtype), 0,
+     "D        bf16 (exact fp32 masters in 12 bytes a parameter) or fp32 (default bf16)"},
+    {"--grad-dtype", KIND_DTYPE, FIELD(grad_dtype), 0,
+     "D        in which gradients wait for their update, fp32 or bf16 (default fp32)"},
+    {"--seed", KIND_COUNT, FIELD(seed), 0, "N        of initial weights and data order (default 1)"},
+    {"--threads", KIND_THREADS, FIELD(threads), 1,
+     "N        of the compute team (default: one a core)"},
+    {"--out", KIND_TEXT, FIELD(out), 0,
+     "DIR      checkpoints go to DIR/step-N; the last step is always saved"},
+    {"--save-every", KIND_COUNT, FIELD(save_every), 0,
+     "N        steps between checkpoints (0: only the last; default 0)"},
+    {"--keep", KIND_COUNT, FIELD(keep), 1, "N        newest checkpoints to keep (default 2)"},
+    {"--resume", KIND_SWITCH, FIELD(resume), 0,
+     "         go on from the newest checkpoint under --out"},
+    {"--log", KIND_TEXT, FIELD(log), 0, "FILE     one JSON object a step"},
+    {"--dry-run", KIND_SWITCH, FIELD(dry_run), 0,
+     "         print what would live where and bytes a step, and leave"},
+    {"--require-direct", KIND_SWITCH, FIELD(require_direct), 0,
+     "         refuse a file system without O_DIRECT"},
+    {"--help", KIND_SWITCH, FIELD(help), 0, "         this text"},
+};
+#define FLAG_COUNT (sizeof flags / sizeof *flags)
+
+void arguments_help(void)
+{
+    printf("weir-train: trains a Llama-family model bigger than its memory budgets.\n\n"
+           "  weir-train --model PATH --data PATHS [options]\n\n");
+    for (size_t i = 0; i < FLAG_COUNT; i++)
+        printf("  %-16s %s\n", flags[i].name, flags[i].help);
+    printf("\nThe same model, data, seed and batch give the same weights, bit for bit, whatever the "
+           "budgets.\nctrl-C saves the beginning of the step and leaves; a second one leaves at "
+           "once.\n");
+}
+
+static enum weir_status number_read(const char *flag, const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end == text || *end || !isfinite(*out) || *out < 0)
+        return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a number of 0 or more", flag, text);
+    return WEIR_OK;
+}
+
+static enum weir_status count_read(const char *flag, const char *text, uint64_t least,
+                                   uint64_t most, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (end == text || *end || errno || *text == '-' || *out < least || *out > most)
+        return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a whole number from %llu to %llu", flag,
+                         text, (unsigned long long)least, (unsigned long long)most);
+    return WEIR_OK;
+}
+
+static enum weir_status bytes_read(const char *flag, const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"", 1},      {"B", 1},       {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+                 {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30},   {"T", 0x1p40}};
+    char *end;
+    double value = strtod(text, &end);
+    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0 && value > 0 && value * units[i].bytes < 0x1p60) {
+            *out = (uint64_t)(value * units[i].bytes);
+            return WEIR_OK;
+        }
+    return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a size; write 512MiB, 2GiB or 4GB", flag,
+                     text);
+}
+
+static enum weir_status choice_read(const char *flag, const char *text, const char *const *names,
+                                    int count, int *out)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], text) == 0) {
+            *out = i;
+            return WEIR_OK;
+        }
+    return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not one of %s, %s%s%s", flag, text, names[0],
+                     names[1], count > 2 ? ", " : "", count > 2 ? names[2] : "");
+}
+
+static enum weir_status value_read(const struct flag *flag, const char *text, void *field)
+{
+    static const char *const schedules[] = {"cosine", "linear", "constant"};
+    static const char *const dtypes[] = {"bf16", "fp32"};
+    uint64_t count;
+    int choice;
+    switch (flag->kind) {
+    case KIND_TEXT:
+        *(const char **)field = text;
+        return WEIR_OK;
+    case KIND_BYTES:
+        return bytes_read(flag->name, text, field);
+    case KIND_COUNT:
+        return count_read(flag->name, text, flag->least, INT64_MAX, field);
+    case KIND_COUNT32:
+        WEIR_TRY(count_read(flag->name, text, flag->least, 1u << 24, &count));
+        *(uint32_t *)field = (uint32_t)count;
+        return WEIR_OK;
+    case KIND_THREADS:
+        WEIR_TRY(count_read(flag->name, text, flag->least, 4096, &count));
+        *(int *)field = (int)count;
+        return WEIR_OK;
+    case KIND_NUMBER:
+        return number_read(flag->name, text, field);
+    case KIND_SCHEDULE:
+        WEIR_TRY(choice_read(flag->name, text, schedules, 3, &choice));
+        *(enum schedule *)field = (enum schedule)choice;
+        return WEIR_OK;
+    case KIND_DTYPE:
+        WEIR_TRY(choice_read(flag->name, text, dtypes, 2, &choice));
+        *(enum weir_dtype *)field = choice == 0 ? WEIR_BF16 : WEIR_FP32;
+        return WEIR_OK;
+    case KIND_SWITCH:
+        break;
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status together_check(const struct arguments *a)
+{
+    if (!a->model || !a->data)
+        return weir_fail(WEIR_ERR_ARG, "%s is missing; weir-train --help explains",
+                         a->model ? "--data" : "--model");
+    if (a->batch % a->micro_batch != 0)
+        return weir_fail(WEIR_ERR_ARG, "--batch %u is not a multiple of --micro-batch %u", a->batch,
+                         a->micro_batch);
+    if (a->beta1 >= 1 || a->beta2 >= 1)
+        return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
+                         a->beta2);
+    if (!a->out && (a->resume || a->save_every > 0))
+        return weir_fail(WEIR_ERR_ARG, "%s needs --out", a->resume ? "--resume" : "--save-every");
+    return WEIR_OK;
+}
+
+enum weir_status arguments_read(struct arguments *a, int count, char **values)
+{
+    *a = (struct arguments){.device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .seq_len = 256,
+                            .micro_batch = 1, .batch = 4, .steps = 100, .eval_batches = 4,
+                            .keep = 2, .max_skips = 10, .seed = 1, .lr = 3e-4, .min_lr = -1,
+                            .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+                            .clip = 1, .dtype = WEIR_BF16, .grad_dtype = WEIR_FP32};
+    bool seen[FLAG_COUNT] = {false};
+    for (int i = 1; i < count; i++) {
+        size_t f = 0;
+        while (f < FLAG_COUNT && strcmp(flags[f].name, values[i]) != 0)
+            f++;
+        if (f == FLAG_COUNT || seen[f])
+            return weir_fail(WEIR_ERR_ARG, "\"%s\" is %s; weir-train --help lists the options",
+                             values[i], f == FLAG_COUNT ? "not an option" : "given twice");
+        seen[f] = true;
+        void *field = (char *)a + flags[f].field;
+        if (flags[f].kind == KIND_SWITCH) {
+            *(bool *)field = true;
+            continue;
+        }
+        if (i + 1 == count)
+            return weir_fail(WEIR_ERR_ARG, "%s needs a value", flags[f].name);
+        WEIR_TRY(value_read(&flags[f], values[++i], field));
+    }
+    if (a->min_lr < 0)
+        a->min_lr = 0.1 * a->lr;
+    return a->help ? WEIR_OK : together_check(a);
+}
+
+double arguments_lr(const struct arguments *a, uint64_t step)
+{
+    if (step < a->warmup)
+        return a->lr * (double)(step + 1) / (double)a->warmup;
+    uint64_t last = a->steps > a->warmup + 1 ? a->steps - a->warmup - 1 : 1;
+    double way = (double)(step - a->warmup) / (double)last;
+    way = way < 1 ? way : 1;
+    switch (a->schedule) {
+    case SCHEDULE_COSINE:
+        return a->min_lr + (a->lr - a->min_lr) * 0.5 * (1 + cos(3.14159265358979323846 * way));
+    case SCHEDULE_LINEAR:
+        return a->lr + (a->min_lr - a->lr) * way;
+    case SCHEDULE_CONSTANT:
+        break;
+    }
+    return a->lr;
+}

@@ -1,0 +1,181 @@
+/*
+ * weir-train's checkpoints: DIR/step-N, the newest --keep of them.
+ */
+#include "core/memory.h"
+#include "examples/train/trainer.h"
+#include "zero/math.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <weir/checkpoint.h>
+
+/* N of a name "step-N", or -1. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0)
+        return -1;
+    long long step = strtoll(name + 5, &end, 10);
+    return end == name + 5 || *end ? -1 : step;
+}
+
+/* The nth newest checkpoint's step (0: newest); -1: there is none. */
+static int64_t newest_step(const char *out, uint64_t nth)
+{
+    int64_t below = INT64_MAX;
+    for (uint64_t i = 0; i <= nth; i++) {
+        DIR *dir = opendir(out);
+        int64_t best = -1;
+        struct dirent *entry;
+        while (dir && (entry = readdir(dir)) != NULL) {
+            int64_t step = step_of(entry->d_name);
+            if (step > best && step < below)
+                best = step;
+        }
+        if (dir)
+            closedir(dir);
+        if (best < 0)
+            return -1;
+        below = best;
+    }
+    return below;
+}
+
+static void step_path(const char *out, int64_t step, char *path, size_t bytes)
+{
+    snprintf(path, bytes, "%s/step-%08lld", out, (long long)step);
+}
+
+enum weir_status trainer_newest(const struct trainer *t, char *path, size_t path_bytes, bool *found)
+{
+    int64_t step = newest_step(t->arguments.out, 0);
+    *found = step >= 0;
+    step_path(t->arguments.out, step, path, path_bytes);
+    return WEIR_OK;
+}
+
+static void checkpoint_remove(const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    if (dir && rmdir(path) != 0)
+        fprintf(stderr, "warning: checkpoint \"%s\" cannot be removed: %s\n", path,
+                strerror(errno));
+}
+
+static json_t *numbers(const struct trainer *t)
+{
+    const struct arguments *a = &t->arguments;
+    const struct llama_config *c = &t->config;
+    struct weir_kernels *kernels = weir_compute_kernels(t->run);
+    return json_pack(
+        "{s:{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b}, s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:I}", "model",
+        "vocab", c->vocab, "hidden", c->hidden, "intermediate", c->intermediate, "layers",
+        c->layer_count, "heads", c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "tied",
+        c->tied, "seed", (json_int_t)a->seed, "data", (json_int_t)t->corpus.identity, "seq_len",
+        a->seq_len, "batch", a->batch, "micro_batch", a->micro_batch, "threads", a->threads,
+        "kernels", kernels->table->describe(kernels), "position",
+        (json_int_t)(t->step * a->batch));
+}
+
+/* The tokenizer travels with the model, so that the checkpoint is one. */
+static const char *const companions[] = {"tokenizer.json", "tokenizer_config.json",
+                                         "special_tokens_map.json", "tokenizer.model",
+                                         "generation_config.json"};
+#define COMPANIONS (sizeof companions / sizeof *companions)
+
+static void *file_take(const char *directory, const char *name, size_t *bytes)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "rb");
+    void *memory = NULL;
+    if (!file)
+        return NULL;
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    rewind(file);
+    if (size > 0 && (memory = malloc((size_t)size)) != NULL)
+        *bytes = fread(memory, 1, (size_t)size, file);
+    fclose(file);
+    return memory;
+}
+
+static enum weir_status save_with(struct trainer *t, const char *path, const char *json)
+{
+    struct weir_file files[COMPANIONS + 1] = {
+        {"config.json", t->config.text, t->config.text_bytes}};
+    size_t count = 1;
+    for (size_t i = 0; t->config.directory && i < COMPANIONS; i++) {
+        struct weir_file *file = &files[count];
+        file->name = companions[i];
+        file->bytes = file_take(t->config.directory, companions[i], &file->byte_count);
+        count += file->bytes != NULL;
+    }
+    enum weir_status status = weir_save(t->run, path, json, files, count);
+    for (size_t i = 1; i < count; i++)
+        free((void *)files[i].bytes);
+    return status;
+}
+
+enum weir_status trainer_save(struct trainer *t)
+{
+    char path[4096];
+    step_path(t->arguments.out, (int64_t)t->step, path, sizeof path);
+    json_t *object = numbers(t);
+    char *json = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    enum weir_status status = json ? save_with(t, path, json)
+                                   : weir_fail(WEIR_ERR_NOMEM, "checkpoint: no memory for JSON");
+    free(json);
+    json_decref(object);
+    WEIR_TRY(status);
+    printf("saved %s\n", path);
+    fflush(stdout);
+    for (int64_t old; (old = newest_step(t->arguments.out, t->arguments.keep)) >= 0;) {
+        step_path(t->arguments.out, old, path, sizeof path);
+        checkpoint_remove(path);
+        if (access(path, F_OK) == 0)
+            break;
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status fields_compare(const json_t *saved, const json_t *mine, const char *path)
+{
+    static const char *const refused[] = {"model", "seed", "data", "seq_len", "batch"};
+    static const char *const said[] = {"micro_batch", "threads", "kernels"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (!json_equal(json_object_get(saved, refused[i]), json_object_get(mine, refused[i])))
+            return weir_fail(WEIR_ERR_ARG, "checkpoint \"%s\" is of another %s; resume with the "
+                             "arguments it was begun with", path, refused[i]);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (!json_equal(json_object_get(saved, said[i]), json_object_get(mine, said[i])))
+            fprintf(stderr, "warning: resumed with another %s: the bits will differ from the run "
+                    "that was begun\n", said[i]);
+    return WEIR_OK;
+}
+
+enum weir_status trainer_resume_check(const struct trainer *t, const char *path)
+{
+    char file[4200];
+    json_error_t error;
+    snprintf(file, sizeof file, "%s/state.json", path);
+    json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return weir_fail(WEIR_ERR_CORRUPT, "checkpoint file \"%s\", line %d: %s", file, error.line,
+                         error.text);
+    json_t *mine = numbers(t);
+    enum weir_status status = fields_compare(json_object_get(root, "caller"), mine, path);
+    json_decref(mine);
+    json_decref(root);
+    return status;
+}

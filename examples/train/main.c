@@ -1,0 +1,55 @@
+/*
+ * weir-train: trains a Llama-family model bigger than its memory budgets.
+ */
+#include "examples/train/trainer.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stop;
+
+/* The first signal ends the step; the second leaves at once. */
+static void on_signal(int number)
+{
+    if (stop)
+        _exit(128 + number);
+    stop = number;
+}
+
+static enum weir_status run(struct trainer *trainer, const struct arguments *arguments)
+{
+    WEIR_TRY(trainer_open(trainer, arguments, &stop));
+    printf("%s: %.2f M parameters, %u micro-batches of %u sequences of %u tokens a step\n",
+           arguments->model, (double)llama_parameter_count(trainer->llama) * 1e-6,
+           trainer->llama->spec.micro_count, arguments->micro_batch, arguments->seq_len);
+    if (arguments->dry_run) {
+        journal_layout(&trainer->prediction, trainer->group_count);
+        return WEIR_OK;
+    }
+    WEIR_TRY(trainer_start(trainer));
+    journal_layout(&trainer->prediction, trainer->group_count);
+    return trainer_train(trainer);
+}
+
+int main(int argument_count, char **values)
+{
+    struct arguments arguments;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (arguments_read(&arguments, argument_count, values) != WEIR_OK) {
+        fprintf(stderr, "weir-train: %s\n", weir_last_error()->text);
+        return 2;
+    }
+    if (arguments.help) {
+        arguments_help();
+        return 0;
+    }
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    struct trainer trainer;
+    enum weir_status status = run(&trainer, &arguments);
+    if (status != WEIR_OK)
+        fprintf(stderr, "weir-train: %s\n", weir_last_error()->text);
+    trainer_close(&trainer);
+    return status == WEIR_OK ? 0 : status == WEIR_ERR_CANCELED && stop ? 128 + stop : 1;
+}

@@ -1,0 +1,46 @@
+/*
+ * weir-train's run: model, data, budgets and checkpoints put together.
+ */
+#ifndef WEIR_TRAIN_TRAINER_H
+#define WEIR_TRAIN_TRAINER_H
+
+#include "examples/train/arguments.h"
+#include "examples/train/config.h"
+#include "examples/train/corpus.h"
+#include "examples/train/journal.h"
+#include "examples/train/llama.h"
+
+struct trainer {
+    struct arguments arguments;
+    struct llama_config config;
+    struct corpus corpus, eval_corpus; /* eval_corpus: closed unless --eval-data is given */
+    uint64_t train_count, eval_first, eval_count; /* sequences */
+    weir_run *run;
+    struct llama *llama;
+    uint32_t group_count;
+    struct weir_prediction prediction;
+    int32_t *tokens; /* [micro_count][2][N] */
+    struct journal journal;
+    uint64_t step, skips;
+    uint64_t read_bytes, written_bytes;
+    double trained_tokens, trained_seconds;
+};
+
+/* Everything that can be wrong with arguments, config, data and budgets is said here, before
+ * anything is made. */
+enum weir_status trainer_open(struct trainer *trainer, const struct arguments *arguments,
+                              const volatile sig_atomic_t *stop);
+/* Slabs and extents, weights or the newest checkpoint. */
+enum weir_status trainer_start(struct trainer *trainer);
+enum weir_status trainer_train(struct trainer *trainer);
+void trainer_close(struct trainer *trainer);
+
+/* checkpoints.c */
+enum weir_status trainer_save(struct trainer *trainer);
+/* The newest step-N under --out; found false: none. */
+enum weir_status trainer_newest(const struct trainer *trainer, char *path, size_t path_bytes,
+                                bool *found);
+/* Refuses by name what would make it another run, and says once what changes bits. */
+enum weir_status trainer_resume_check(const struct trainer *trainer, const char *path);
+
+#endif

@@ -1,0 +1,134 @@
+#include "examples/train/weights.h"
+#include "core/memory.h"
+#include "io/safetensors.h"
+
+#define CHUNK (1u << 20) /* elements in hand at once */
+
+static uint64_t chunk_at(uint64_t at, uint64_t count)
+{
+    return count - at < CHUNK ? count - at : CHUNK;
+}
+
+static enum weir_status tensor_random(const struct llama *l, const struct llama_tensor *t,
+                                      uint64_t seed, float deviation, float *values)
+{
+    for (uint64_t at = 0; at < t->count; at += CHUNK) {
+        uint64_t n = chunk_at(at, t->count);
+        if (t->dim_count == 2)
+            weir_random_normal(seed, t->name, t->first + at, n, deviation, values);
+        for (uint64_t i = 0; t->dim_count == 1 && i < n; i++)
+            values[i] = 1;
+        WEIR_TRY(weir_block_load(l->run, t->block, t->tensor, WEIR_FP32, values, at, n));
+    }
+    return WEIR_OK;
+}
+
+enum weir_status weights_random(const struct llama *l, uint64_t seed, float deviation)
+{
+    float *values;
+    enum weir_status status = WEIR_OK;
+    WEIR_TRY(weir_alloc(&values, CHUNK, sizeof *values, "initial weights"));
+    for (size_t i = 0; status == WEIR_OK && i < llama_tensor_count(l); i++) {
+        struct llama_tensor t;
+        char name[96];
+        llama_tensor_at(l, i, &t, name);
+        status = tensor_random(l, &t, seed, deviation, values);
+    }
+    weir_free(values);
+    return status;
+}
+
+static enum weir_status tensor_find(const struct weir_tensors *set, const char *directory,
+                                    const struct llama_tensor *t,
+                                    const struct weir_file_tensor **out)
+{
+    const struct weir_file_tensor *file = weir_tensors_find(set, t->name);
+    *out = file;
+    if (!file)
+        return weir_fail(WEIR_ERR_CORRUPT, "model \"%s\": tensor \"%s\" is missing", directory,
+                         t->name);
+    bool same = file->dim_count == t->dim_count;
+    for (uint32_t d = 0; same && d < t->dim_count; d++)
+        same = file->shape[d] == t->whole_shape[d];
+    if (!same)
+        return weir_fail(WEIR_ERR_CORRUPT, "model \"%s\": tensor \"%s\" has %llu elements in %u "
+                         "dimensions, its config.json says %llu x %llu", directory, t->name,
+                         (unsigned long long)file->element_count, file->dim_count,
+                         (unsigned long long)t->whole_shape[0],
+                         (unsigned long long)t->whole_shape[1]);
+    if (file->dtype != WEIR_FILE_F32 && file->dtype != WEIR_FILE_BF16 &&
+        file->dtype != WEIR_FILE_F16)
+        return weir_fail(WEIR_ERR_UNSUPPORTED, "model \"%s\": tensor \"%s\" is %s; F32, BF16 and "
+                         "F16 are read", directory, t->name, weir_file_dtype_name(file->dtype));
+    return WEIR_OK;
+}
+
+static enum weir_status all_find(const struct llama *l, const struct weir_tensors *set,
+                                 const char *directory)
+{
+    for (size_t i = 0; i < llama_tensor_count(l); i++) {
+        struct llama_tensor t;
+        char name[96];
+        const struct weir_file_tensor *file;
+        llama_tensor_at(l, i, &t, name);
+        WEIR_TRY(tensor_find(set, directory, &t, &file));
+    }
+    return WEIR_OK;
+}
+
+enum weir_status weights_check(const struct llama *l, const char *directory)
+{
+    struct weir_tensors *set;
+    WEIR_TRY(weir_tensors_open(&set, directory));
+    enum weir_status status = all_find(l, set, directory);
+    weir_tensors_close(set);
+    return status;
+}
+
+/* bytes: CHUNK elements of the widest dtype; widened in place to fp32 from the end. */
+static enum weir_status tensor_load(const struct llama *l, const struct weir_tensors *set,
+                                    const struct weir_file_tensor *file,
+                                    const struct llama_tensor *t, void *bytes)
+{
+    uint64_t each = weir_file_dtype_bytes(file->dtype);
+    float *values = bytes;
+    const uint16_t *halves = bytes;
+    for (uint64_t at = 0; at < t->count; at += CHUNK) {
+        uint64_t n = chunk_at(at, t->count);
+        WEIR_TRY(weir_tensors_read(set, file, (t->first + at) * each, bytes, n * each));
+        for (uint64_t i = n; file->dtype == WEIR_FILE_F16 && i-- > 0;)
+            values[i] = weir_float_from_f16(halves[i]);
+        enum weir_dtype dtype = file->dtype == WEIR_FILE_BF16 ? WEIR_BF16 : WEIR_FP32;
+        WEIR_TRY(weir_block_load(l->run, t->block, t->tensor, dtype, bytes, at, n));
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status all_load(const struct llama *l, const struct weir_tensors *set,
+                                 const char *directory, void *bytes)
+{
+    WEIR_TRY(all_find(l, set, directory));
+    for (size_t i = 0; i < llama_tensor_count(l); i++) {
+        struct llama_tensor t;
+        char name[96];
+        const struct weir_file_tensor *file;
+        llama_tensor_at(l, i, &t, name);
+        WEIR_TRY(tensor_find(set, directory, &t, &file));
+        WEIR_TRY(tensor_load(l, set, file, &t, bytes));
+    }
+    return WEIR_OK;
+}
+
+enum weir_status weights_load(const struct llama *l, const char *directory)
+{
+    struct weir_tensors *set;
+    void *bytes;
+    WEIR_TRY(weir_tensors_open(&set, directory));
+    enum weir_status status = weir_alloc(&bytes, CHUNK, sizeof(float), "weights to load");
+    if (status == WEIR_OK) {
+        status = all_load(l, set, directory, bytes);
+        weir_free(bytes);
+    }
+    weir_tensors_close(set);
+    return status;
+}

@@ -1,0 +1,16 @@
+/*
+ * Where a Llama's first weights come from: random, or a Hugging Face directory.
+ */
+#ifndef WEIR_TRAIN_WEIGHTS_H
+#define WEIR_TRAIN_WEIGHTS_H
+
+#include "examples/train/llama.h"
+
+/* Matrices from a normal distribution keyed by seed, tensor name and element; norms 1. */
+enum weir_status weights_random(const struct llama *llama, uint64_t seed, float deviation);
+/* Names, shapes and dtypes are compared before anything is loaded. F32, BF16 and F16. */
+enum weir_status weights_load(const struct llama *llama, const char *directory);
+/* The same comparison, without a layout: before any slab is made. */
+enum weir_status weights_check(const struct llama *llama, const char *directory);
+
+#endif

@@ -1,0 +1,220 @@
+/*
+ * Same bits (DESIGN 7a) on the Llama: whatever the budgets, tiers, kept or recomputed activations,
+ * groups of micro-batches and delays, training through weir leaves the weights, residuals and
+ * moments, losses and norms of a plain loop, bit for bit.
+ */
+#include "tests/support_llama.h"
+#include "zero/run.h"
+#include <weir/checkpoint.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct weir_grain small = {2048, 2048, 2};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4};
+static char nvme[256], saves[256];
+
+struct budgets {
+    uint64_t device_bytes, host_bytes;
+    bool nvme;
+};
+
+static struct llama_spec spec_draw(struct test_random *r)
+{
+    static const uint32_t dims[] = {2, 6, 10, 16};
+    uint32_t kv = 1 + (uint32_t)test_random_below(r, 2);
+    return (struct llama_spec){
+        .shape = {.sequences = 1 + (uint32_t)test_random_below(r, 2),
+                  .length = 1 + (uint32_t)test_random_below(r, 40),
+                  .hidden = 17 + (uint32_t)test_random_below(r, 60),
+                  .heads = kv * (1 + (uint32_t)test_random_below(r, 3)),
+                  .kv_heads = kv,
+                  .head_dim = dims[test_random_below(r, 4)],
+                  .intermediate = 20 + (uint32_t)test_random_below(r, 150),
+                  .vocab = 3 + (uint32_t)test_random_below(r, 300),
+                  .tile_rows = 64,
+                  .chunk_tokens = 32,
+                  .norm_eps = 1e-5f,
+                  .dtype = test_random_below(r, 3) ? WEIR_BF16 : WEIR_FP32,
+                  .rope = {.theta = 10000}},
+        .layer_count = 1 + (uint32_t)test_random_below(r, 3),
+        .micro_count = 1 + (uint32_t)test_random_below(r, 4),
+        .tied = test_random_below(r, 2),
+        .row_elements = test_random_below(r, 2) ? 64 * 64 : 1u << 20,
+    };
+}
+
+struct draw {
+    struct llama_spec spec;
+    enum weir_dtype grad_dtype;
+    weir_run *run;
+    struct llama *llama;
+    struct llama_plain plain;
+    uint32_t groups;
+    int32_t *tokens;
+    uint64_t target_count, steps, nvme_steps;
+};
+
+static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
+{
+    assert_ok(weir_open_with_grain(&d->run,
+                                   &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
+                                                          .device = "host",
+                                                          .device_bytes = b->device_bytes,
+                                                          .host_bytes = b->host_bytes,
+                                                          .nvme_path = b->nvme ? nvme : NULL,
+                                                          .dtype = d->spec.shape.dtype,
+                                                          .grad_dtype = d->grad_dtype,
+                                                          .thread_count = 2,
+                                                          .strict = true,
+                                                          .strict_seed = seed,
+                                                          .cost = &cost},
+                                   small));
+    assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
+}
+
+static enum weir_status record(struct draw *d)
+{
+    struct weir_update update = {.struct_bytes = sizeof update};
+    struct llama_step train = {.key = "train", .dry = true, .group_count = d->groups,
+                               .update = &update};
+    struct llama_step evaluate = {.key = "eval", .dry = true};
+    double loss;
+    assert_ok(llama_run(d->llama, &train, &loss, NULL));
+    assert_ok(llama_run(d->llama, &evaluate, &loss, NULL));
+    return weir_layout(d->run);
+}
+
+static void run_close(struct draw *d)
+{
+    llama_close(d->llama);
+    weir_close(d->run);
+}
+
+/* Budgets drawn, raised until the step fits. */
+static void run_fit(struct draw *d, struct test_random *random)
+{
+    struct budgets b = {.nvme = test_random_below(random, 8) > 0};
+    b.device_bytes = 60000 + test_random_below(random, 400000);
+    b.host_bytes = b.nvme ? 120000 + test_random_below(random, 250000) : UINT64_MAX;
+    if (test_random_below(random, 20) == 0)
+        b.device_bytes = UINT64_MAX;
+    for (int attempt = 0;; attempt++) {
+        run_open(d, &b, test_random_next(random));
+        enum weir_status status = record(d);
+        if (status == WEIR_OK)
+            return;
+        assert_int_equal(WEIR_ERR_NOMEM, status);
+        assert_true(attempt < 60);
+        run_close(d);
+        b.device_bytes += b.device_bytes == UINT64_MAX ? 0 : b.device_bytes / 4;
+        b.host_bytes += b.host_bytes == UINT64_MAX ? 0 : b.host_bytes / 4;
+    }
+}
+
+static void tokens_draw(struct draw *d, struct test_random *random)
+{
+    uint64_t n = 2ull * d->llama->net.tokens * d->spec.micro_count;
+    d->target_count = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        bool target = i / d->llama->net.tokens % 2 == 1;
+        d->tokens[i] = (int32_t)test_random_below(random, d->spec.shape.vocab);
+        if (target && test_random_below(random, 10) == 0)
+            d->tokens[i] = -100;
+        d->target_count += target && d->tokens[i] >= 0;
+    }
+    if (d->target_count == 0)
+        d->target_count = 1;
+}
+
+static void step_both(struct draw *d, const char *key, const struct weir_update *update)
+{
+    struct weir_report report = {.struct_bytes = sizeof report};
+    double loss, plain_loss, norm;
+    bool skipped, training = strcmp(key, "train") == 0;
+    struct llama_step step = {.key = key, .group_count = training ? d->groups : 1,
+                              .tokens = d->tokens, .target_count = d->target_count,
+                              .update = training ? update : NULL};
+    assert_ok(llama_run(d->llama, &step, &loss, &report));
+    llama_plain_step(&d->plain, d->tokens, d->target_count, training, update, &plain_loss, &norm,
+                     &skipped);
+    if (memcmp(&loss, &plain_loss, sizeof loss) != 0)
+        fail_msg("loss %.17g through weir, %.17g in the plain loop", loss, plain_loss);
+    if (training && memcmp(&report.grad_norm, &norm, sizeof norm) != 0)
+        fail_msg("norm %.17g through weir, %.17g in the plain loop", report.grad_norm, norm);
+    d->steps++;
+    d->nvme_steps += report.nvme_read_bytes > 0;
+}
+
+static void resume_elsewhere(struct draw *d, struct test_random *random)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/step", saves);
+    assert_ok(weir_save(d->run, path, NULL, NULL, 0));
+    run_close(d);
+    run_fit(d, random);
+    assert_ok(weir_load(d->run, path));
+    assert_int_equal(0, plain_compare(&d->plain.arrays, d->run));
+}
+
+static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
+{
+    struct test_random random = {seed};
+    struct draw d = {.spec = spec_draw(&random)};
+    d.grad_dtype = test_random_below(&random, 2) ? WEIR_BF16 : WEIR_FP32;
+    d.groups = 1 + (uint32_t)test_random_below(&random, d.spec.micro_count);
+    run_fit(&d, &random);
+    llama_plain_open(&d.plain, d.llama, small);
+    llama_weights_load(d.llama, &d.plain, seed);
+    d.tokens = malloc(2ull * d.llama->net.tokens * d.spec.micro_count * sizeof *d.tokens);
+    uint64_t hash = weir_plan_hash(d.run->keys[0]->plan, d.run->homes);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct weir_update update = {sizeof update, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f,
+                                     i & 1 ? 0.3f : 0};
+        tokens_draw(&d, &random);
+        step_both(&d, "train", &update);
+        if (test_random_below(&random, 4) == 0)
+            step_both(&d, "eval", &update);
+        if (test_random_below(&random, 5) == 0)
+            resume_elsewhere(&d, &random);
+    }
+    assert_ok(weir_flush(d.run));
+    uint64_t different = plain_compare(&d.plain.arrays, d.run);
+    if (different)
+        fail_msg("seed %llu: %llu bytes differ", (unsigned long long)seed,
+                 (unsigned long long)different);
+    *nvme_steps += d.nvme_steps;
+    *steps += d.steps;
+    run_close(&d);
+    llama_plain_close(&d.plain);
+    free(d.tokens);
+    return hash;
+}
+
+static void any_budget_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_open(1130);
+    uint32_t draws = test_draws(120), plans = 0;
+    uint64_t nvme_steps = 0, steps = 0, last = 0;
+    for (uint32_t i = 0; i < draws; i++) {
+        uint64_t hash = draw_run(test_random_next(&random), &nvme_steps, &steps);
+        plans += hash != last;
+        last = hash;
+    }
+    printf("%u draws, %u plans, %llu of %llu steps read NVMe\n", draws, plans,
+           (unsigned long long)nvme_steps, (unsigned long long)steps);
+    assert_true(nvme_steps * 2 >= steps);
+}
+
+int main(void)
+{
+    test_directory_make(nvme);
+    test_directory_make(saves);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    test_directory_remove(nvme);
+    test_directory_remove(saves);
+    return failed;
+}

@@ -1,0 +1,40 @@
+/*
+ * A model in plain arrays: weight, gradient and state of each block as one array, updated by kernels
+ * alone. What a run through weir is compared with, bit for bit.
+ */
+#ifndef WEIR_TESTS_SUPPORT_PLAIN_H
+#define WEIR_TESTS_SUPPORT_PLAIN_H
+
+#include "kernels/kernels.h"
+#include "offload/model.h"
+#include "tests/support.h"
+#include <weir/weir.h>
+
+#define PLAIN_BLOCKS 64
+
+struct plain_arrays {
+    struct weir_model model;
+    struct weir_device *device;
+    struct weir_stream *stream;
+    struct weir_kernels *kernels;
+    void *weight[PLAIN_BLOCKS], *state[PLAIN_BLOCKS];
+    float *grad[PLAIN_BLOCKS];
+    bool fresh[PLAIN_BLOCKS]; /* the gradient holds nothing of this step yet */
+    bool made[PLAIN_BLOCKS];  /* it holds something */
+    double *partials;
+    uint64_t update_count, bad_count;
+};
+
+void plain_open(struct plain_arrays *plain, enum weir_dtype dtype, enum weir_dtype grad_dtype,
+                struct weir_grain grain);
+void plain_block_add(struct plain_arrays *plain, const struct weir_tensor *tensors, size_t count);
+void plain_close(struct plain_arrays *plain);
+/* fp32 masters of a whole tensor. */
+void plain_load(struct plain_arrays *plain, uint32_t block, uint32_t tensor, const float *values);
+void plain_begin(struct plain_arrays *plain);
+/* Round, norm, clip, update; or skip. Returns the norm. */
+double plain_finish(struct plain_arrays *plain, const struct weir_update *update, bool *skipped);
+/* Bytes of weight and state that differ from the run's homes. */
+uint64_t plain_compare(const struct plain_arrays *plain, weir_run *run);
+
+#endif
