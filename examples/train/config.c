@@ -356,7 +356,7 @@ static enum weir_status text_read(const char *path, char *text, size_t *text_byt
 static enum weir_status file_parse(struct llama_config *config, const char *path)
 {
     char *text;
-    size_t text_bytes;
+    size_t text_bytes = 0;
     WEIR_TRY(weir_alloc(&text, MOST_TEXT_BYTES + 1, 1, "a config.json"));
     enum weir_status status = text_read(path, text, &text_bytes);
     if (status == WEIR_OK)

@@ -116,8 +116,8 @@ static enum weir_status llama3_read(struct weir_rope_table_args *rope, const cha
 enum weir_status llama_config_rope(struct llama_config *config, const char *name,
                                    const json_t *root)
 {
-    const json_t *scaling;
-    const char *where;
+    const json_t *scaling = NULL;
+    const char *where = "";
     char prefix[32];
     WEIR_TRY(scaling_find(name, root, &scaling, &where));
     snprintf(prefix, sizeof prefix, "%s.", where);
