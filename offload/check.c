@@ -224,8 +224,8 @@ static enum weir_status places_check(const struct weir_check *check, size_t inde
                 : place->tier >= WEIR_TIER_COUNT ||
                       !addressable(check, place->tier, place->offset, place->bytes))
             return weir_check_fail(
-                check, index, "place %u, %llu bytes at %llu of %s, is not its to use", p,
-                (unsigned long long)place->bytes, (unsigned long long)place->offset,
+                check, index, "place %u, %llu bytes at %llu of %s, is not within what it may use",
+                p, (unsigned long long)place->bytes, (unsigned long long)place->offset,
                 place->tier < WEIR_TIER_COUNT ? weir_tier_names[place->tier] : "?");
         if (op->kind <= WEIR_OP_D2H && p < 2 && place->tier != tiers[op->kind][p])
             return weir_check_fail(check, index, "place %u is in %s", p,

@@ -23,7 +23,7 @@ struct text {
 
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
 {
-    char piece[256];
+    char piece[512]; /* more than the longest line of numbers */
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(piece, sizeof piece, format, arguments);

@@ -183,7 +183,7 @@ static void hash_place(XXH3_state_t *state, const struct weir_place *place)
 static void hash_op(XXH3_state_t *state, const struct weir_op *op)
 {
     uint64_t words[8] = {op->kind,   op->lane,   op->part,  op->pending_only,
-                         op->thing, op->window, op->stage, op->wait_count | op->arrives << 8};
+                         op->thing, op->window, op->stage, op->wait_count | (uint64_t)op->arrives << 8};
     XXH3_64bits_update(state, words, sizeof words);
     for (uint32_t p = 0; p < WEIR_OP_PLACES; p++)
         hash_place(state, &op->places[p]);

@@ -34,7 +34,7 @@ static void assert_arrays_near(const float *expected, const float *got, uint64_t
     for (uint64_t i = 0; i < count; i++) {
         double difference = fabs((double)expected[i] - (double)got[i]);
         largest = fmax(largest, fabs((double)expected[i]));
-        off = difference <= off ? off : difference; /* a nan stays */
+        off = isnan(off) || difference <= off ? off : difference; /* a nan stays */
     }
     if (!(largest > 0 && off <= relative * largest))
         fail_msg("%s: %s is off by %g of its largest, %g", name, what, off / largest, largest);

@@ -37,6 +37,7 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 
 PLAIN = dict(layers=2, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=48, vocab=100,
              tied=False, theta=10000.0, rope=None, length=20, masked=0)
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "tied")
 CASES = {
     "untied": PLAIN,
     "tied": PLAIN | dict(tied=True, length=16),
@@ -89,9 +90,8 @@ def case_make(seed, case):
     optimizer = optimizer_make(model)
     rope = case["rope"] or ROPE
     file = {
-        "shape": torch.tensor([case[k] for k in ("layers", "hidden", "heads", "kv_heads", "head_dim",
-                                                 "intermediate", "vocab", "tied")]
-                              + [case["rope"] is not None], dtype=torch.int32),
+        "shape": torch.tensor([case[k] for k in SHAPE] + [case["rope"] is not None],
+                              dtype=torch.int32),
         "numbers": torch.tensor([NORM_EPS, case["theta"], rope["factor"], rope["low_freq_factor"],
                                  rope["high_freq_factor"], rope["original_max_position_embeddings"],
                                  LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP], dtype=torch.float64),
