@@ -108,6 +108,11 @@ static uint64_t most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static uint64_t line_up(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 static void scratch_count(struct network *net, int thread_count)
 {
     const struct network_shape *s = &net->shape;
@@ -129,6 +134,9 @@ static void scratch_count(struct network *net, int thread_count)
     uint64_t tile = s->tile_rows < s->vocab ? s->tile_rows : s->vocab;
     net->head_scratch_bytes = net->gemm_scratch_bytes + chunk * tile * (4 + act) +
                               chunk * s->hidden * act + chunk * 4 + 6 * 64;
+    /* Callers put inner behind a layer's scratch: it must stay aligned. */
+    net->forward_scratch_bytes = line_up(net->forward_scratch_bytes);
+    net->backward_scratch_bytes = line_up(net->backward_scratch_bytes);
 }
 
 enum weir_status network_open(struct network *net, const struct network_shape *shape,
