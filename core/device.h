@@ -36,9 +36,9 @@ struct weir_device; /* one open device of some instance */
 struct weir_stream;
 struct weir_event;
 
-#define WEIR_STREAM_DEPTH  1024
-#define WEIR_CALL_BYTES    512 /* most argument bytes of a call */
-#define WEIR_CALL_RANGES   16  /* most declared ranges of a call */
+#define WEIR_STREAM_DEPTH 1024
+#define WEIR_CALL_BYTES   512 /* most argument bytes of a call */
+#define WEIR_CALL_RANGES  16  /* most declared ranges of a call */
 
 /* Which engine serves a stream. On the host instance each is one thread. Several streams may share
  * an engine: then an operation that waits does not hold up the others. The host's compute engine is
@@ -108,7 +108,8 @@ struct weir_device_table {
                              size_t range_count);
 };
 
-/* The first member of every instance's struct weir_device, so that callers need only the pointer. */
+/* The first member of every instance's struct weir_device, so that callers need only the pointer.
+ */
 struct weir_device {
     const struct weir_device_table *table;
 };

@@ -238,7 +238,7 @@ static void *engine_main(void *argument)
         team_start(engine->device->options.thread_count);
     for (;;) {
         uint32_t seen = weir_host_bell_read(&engine->bell);
-        bool stopping = atomic_load_explicit(&engine->stopping, memory_order_acquire);
+        bool stopping = atomic_load_explicit(&engine->stopping, WEIR_HIDDEN_ACQUIRE);
         streams_adopt(engine);
         if (streams_step(engine))
             continue;
@@ -287,7 +287,7 @@ void weir_host_engines_close(struct host_device *device)
 {
     struct host_engine *first = atomic_load_explicit(&device->engines, memory_order_acquire);
     for (struct host_engine *engine = first; engine != NULL; engine = engine->next) {
-        atomic_store_explicit(&engine->stopping, true, memory_order_release);
+        atomic_store_explicit(&engine->stopping, true, WEIR_HIDDEN_RELEASE);
         weir_host_bell_ring(&engine->bell);
     }
     /* engines ring each other's bells until the last one has ended */

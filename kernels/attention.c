@@ -9,10 +9,9 @@
 
 uint64_t weir_attention_thread_floats(const struct weir_attention_args *a)
 {
-    uint64_t width = attention_padded(a->head_dim);
-    uint64_t keys = ((uint64_t)a->length + TILE - 1) / TILE * TILE;
-    /* backward: dk and dv of all keys, eight tiles of D, four of scores, one row of delta */
-    return 2 * keys * width + 8 * TILE * width + 4 * TILE * TILE + 4 * TILE;
+    uint64_t width = attention_width(a->head_dim);
+    /* backward, the larger: dk and dv of all keys, eight tiles, two of scores, lse and delta */
+    return 2 * attention_padded(a->length) * width + 8 * TILE * width + 2 * TILE * TILE + 2 * TILE;
 }
 
 uint64_t weir_host_attention_scratch_bytes(const struct weir_attention_args *shape,
@@ -28,14 +27,14 @@ size_t weir_attention_ranges(const struct weir_attention_args *a, int thread_cou
     uint64_t n = (uint64_t)a->sequences * a->length;
     uint64_t q = weir_act_bytes(a->dtype, n * a->heads * a->head_dim);
     uint64_t k = weir_act_bytes(a->dtype, n * a->kv_heads * a->head_dim);
+    uint64_t scratch = weir_host_attention_scratch_bytes(a, thread_count);
     size_t c = 0;
     r[c++] = (struct weir_range){a->q, q, false};
     r[c++] = (struct weir_range){a->k, k, false};
     r[c++] = (struct weir_range){a->v, k, false};
     r[c++] = (struct weir_range){a->out, q, !backward};
     r[c++] = (struct weir_range){a->lse, n * a->heads * sizeof(float), !backward};
-    r[c++] = (struct weir_range){a->scratch, weir_host_attention_scratch_bytes(a, thread_count),
-                                 true};
+    r[c++] = (struct weir_range){a->scratch, scratch, true};
     if (backward) {
         r[c++] = (struct weir_range){a->dout, q, false};
         r[c++] = (struct weir_range){a->dq, q, true};
@@ -46,91 +45,116 @@ size_t weir_attention_ranges(const struct weir_attention_args *a, int thread_cou
 }
 
 struct forward {
-    float *q, *k, *k_turned, *v, *out; /* TILE x width */
-    float *score;                      /* TILE x TILE */
-    float *max, *sum;                  /* TILE */
+    float *queries, *keys, *values, *out; /* tiles, queries turned */
+    float *scores;                        /* TILE x TILE, turned */
+    float *max, *sum, *shrink;            /* of each query */
 };
 
 static struct forward forward_cut(const struct weir_attention_args *a, float *at)
 {
-    uint64_t tile = TILE * attention_padded(a->head_dim);
-    return (struct forward){.q = at, .k = at + tile, .k_turned = at + 2 * tile, .v = at + 3 * tile,
-                            .out = at + 4 * tile, .score = at + 5 * tile,
-                            .max = at + 5 * tile + TILE * TILE,
-                            .sum = at + 5 * tile + TILE * TILE + TILE};
+    size_t tile = (size_t)TILE * attention_width(a->head_dim);
+    float *scores = at + 4 * tile, *rows = scores + TILE * TILE;
+    return (struct forward){.queries = at,
+                            .keys = at + tile,
+                            .values = at + 2 * tile,
+                            .out = at + 3 * tile,
+                            .scores = scores,
+                            .max = rows,
+                            .sum = rows + TILE,
+                            .shrink = rows + 2 * TILE};
 }
 
-WEIR_INLINE float row_sum(const float *x)
+/* Scores become weights exp(score - max); what was summed before shrinks by the maximum's rise.
+ * The sum over the keys of a query goes in their order. */
+WEIR_INLINE void scores_soften(struct forward *f, uint32_t keys, float scale, bool diagonal)
 {
-    float lane[WEIR_LANES] = {0};
-    for (uint32_t i = 0; i < TILE; i += WEIR_LANES)
-        for (uint32_t l = 0; l < WEIR_LANES; l++)
-            lane[l] += x[i + l];
-    return weir_lanes_sum(lane);
+    float most[TILE], sum[TILE] = {0};
+    memcpy(most, f->max, sizeof most);
+    for (uint32_t key = 0; key < keys; key++) {
+        float *score = f->scores + key * TILE;
+        WEIR_SIMD
+        for (uint32_t r = 0; r < TILE; r++) {
+            float s = diagonal && r < key ? -INFINITY : score[r] * scale;
+            most[r] = s > most[r] ? s : most[r];
+            score[r] = s;
+        }
+    }
+    for (uint32_t key = 0; key < keys; key++) {
+        float *score = f->scores + key * TILE;
+        WEIR_SIMD
+        for (uint32_t r = 0; r < TILE; r++) {
+            float p = weir_exp(score[r] - most[r]);
+            sum[r] += p;
+            score[r] = p;
+        }
+    }
+    WEIR_SIMD
+    for (uint32_t r = 0; r < TILE; r++) {
+        f->shrink[r] = weir_exp(f->max[r] - most[r]);
+        f->sum[r] = f->sum[r] * f->shrink[r] + sum[r];
+        f->max[r] = most[r];
+    }
 }
 
-/* Scores of one row become weights; what was summed before shrinks by the rise of the maximum. */
-WEIR_INLINE void row_soften(struct forward *f, uint32_t row, uint32_t visible, float scale,
-                            uint32_t width)
+WEIR_INLINE void rows_scale(float *out, const float *factor, uint32_t width)
 {
-    float *score = f->score + row * TILE, most = f->max[row];
-    for (uint32_t j = 0; j < TILE; j++)
-        score[j] = j < visible ? score[j] * scale : -INFINITY;
-    for (uint32_t j = 0; j < TILE; j++)
-        most = score[j] > most ? score[j] : most;
-    float shrink = weir_exp(f->max[row] - most);
-    for (uint32_t j = 0; j < TILE; j++)
-        score[j] = weir_exp(score[j] - most);
-    f->sum[row] = f->sum[row] * shrink + row_sum(score);
-    f->max[row] = most;
-    for (uint32_t d = 0; d < width; d++)
-        f->out[row * width + d] *= shrink;
+    for (uint32_t r = 0; r < TILE; r++) {
+        WEIR_SIMD
+        for (uint32_t d = 0; d < width; d++)
+            out[r * width + d] *= factor[r];
+    }
 }
 
-WEIR_INLINE void forward_any(const struct weir_attention_args *a, uint32_t sequence, uint32_t head,
-                             uint32_t first, float *scratch, int bf16)
+/* The tile of queries from `first` on, of query head `head`. */
+struct forward_work {
+    uint32_t sequence, head, first;
+    float *scratch;
+};
+
+WEIR_INLINE void forward_any(const struct weir_attention_args *a, enum weir_isa isa,
+                             const struct forward_work *w, int bf16)
 {
-    struct attention_spot s = attention_spot_of(a, sequence, head);
-    struct forward f = forward_cut(a, scratch);
-    uint32_t width = attention_padded(a->head_dim), rows = attention_rows(a->length, first);
-    attention_tile(f.q, a->q, bf16, s.q + first * s.q_stride, s.q_stride, a->head_dim, rows);
-    memset(f.out, 0, TILE * width * sizeof *f.out);
+    const uint32_t head_dim = a->head_dim, width = attention_width(head_dim);
+    const uint32_t rows = attention_rows(a->length, w->first);
+    const struct attention_head q = attention_head_at(a, a->heads, w->sequence, w->head);
+    const struct attention_head kv =
+        attention_head_at(a, a->kv_heads, w->sequence, w->head / (a->heads / a->kv_heads));
+    struct forward f = forward_cut(a, w->scratch);
+    attention_load(f.out, a->q, bf16, q, head_dim, w->first, rows);
+    attention_turn(f.queries, f.out, head_dim);
     for (uint32_t r = 0; r < TILE; r++) {
         f.max[r] = -INFINITY;
         f.sum[r] = 0;
     }
-    for (uint32_t key = 0; key < first + rows; key += TILE) {
+    for (uint32_t key = 0; key <= w->first; key += TILE) {
         uint32_t keys = attention_rows(a->length, key);
-        attention_tile(f.k, a->k, bf16, s.k + key * s.k_stride, s.k_stride, a->head_dim, keys);
-        attention_tile(f.v, a->v, bf16, s.k + key * s.k_stride, s.k_stride, a->head_dim, keys);
-        attention_turn(f.k_turned, f.k, TILE, width);
-        memset(f.score, 0, TILE * TILE * sizeof *f.score);
-        attention_product(f.score, f.q, f.k_turned, width, TILE);
-        for (uint32_t r = 0; r < TILE; r++) {
-            uint32_t past = first + r + 1 - key, visible = past < keys ? past : keys;
-            row_soften(&f, r, visible, a->scale, width);
-        }
-        attention_product(f.out, f.score, f.v, TILE, width);
+        attention_load(f.keys, a->k, bf16, kv, head_dim, key, keys);
+        attention_load(f.values, a->v, bf16, kv, head_dim, key, keys);
+        attention_scores(isa, f.scores, f.keys, f.queries, head_dim);
+        scores_soften(&f, keys, a->scale, key == w->first);
+        if (key > 0)
+            rows_scale(f.out, f.shrink, width);
+        attention_to_queries(isa, f.out, f.scores, f.values, width, keys, key == 0);
     }
     for (uint32_t r = 0; r < rows; r++) {
-        float inverse = 1.0f / f.sum[r];
-        for (uint32_t d = 0; d < a->head_dim; d++)
-            weir_act_store(a->out, bf16, s.q + (first + r) * s.q_stride + d,
-                           f.out[r * width + d] * inverse);
-        a->lse[s.lse + (first + r) * s.lse_stride] = f.max[r] + logf(f.sum[r]);
+        uint64_t token = (uint64_t)w->sequence * a->length + w->first + r;
+        a->lse[token * a->heads + w->head] = f.max[r] + (float)weir_ln(f.sum[r]);
+        f.shrink[r] = 1.0f / f.sum[r];
     }
+    rows_scale(f.out, f.shrink, width);
+    attention_store(a->out, bf16, q, head_dim, w->first, rows, f.out);
 }
 
 #define FORM(name, bf16)                                                                           \
-    WEIR_INLINE void name##_body(const struct weir_attention_args *a, uint32_t sequence,           \
-                                 uint32_t head, uint32_t first, float *scratch)                    \
+    WEIR_INLINE void name##_body(const struct weir_attention_args *a, enum weir_isa isa,           \
+                                 const struct forward_work *work)                                  \
     {                                                                                              \
-        forward_any(a, sequence, head, first, scratch, bf16);                                      \
+        forward_any(a, isa, work, bf16);                                                           \
     }                                                                                              \
-    WEIR_EACH_ISA(static void, name,                                                               \
-                  (const struct weir_attention_args *a, uint32_t sequence, uint32_t head,          \
-                   uint32_t first, float *scratch),                                                \
-                  (a, sequence, head, first, scratch))
+    WEIR_EACH_ISA(                                                                                 \
+        static void, name,                                                                         \
+        (const struct weir_attention_args *a, enum weir_isa isa, const struct forward_work *work), \
+        (a, isa, work))
 FORM(forward_bf16, 1)
 FORM(forward_fp32, 0)
 
@@ -140,19 +164,20 @@ static void forward_run(void *argument)
     const struct weir_host_kernels *k = call->kernels;
     struct weir_attention_args a;
     memcpy(&a, call->args, sizeof a);
-    uint32_t tiles = (a.length + TILE - 1) / TILE, heads = a.sequences * a.heads;
+    uint32_t tiles = (uint32_t)(attention_padded(a.length) / TILE), heads = a.sequences * a.heads;
     uint64_t floats = weir_attention_thread_floats(&a);
-    /* Later tiles see more keys: dealt one by one, so that the team ends together. */
+    /* The latest tiles see the most keys: they come first, so that the team ends together. */
 #pragma omp parallel for num_threads(k->thread_count) schedule(dynamic, 1)
     for (uint32_t i = 0; i < heads * tiles; i++) {
-        uint32_t tile = tiles - 1 - i / heads, spot = i % heads;
-        float *scratch = (float *)a.scratch + (uint64_t)omp_get_thread_num() * floats;
+        struct forward_work work = {.sequence = i % heads / a.heads,
+                                    .head = i % a.heads,
+                                    .first = (tiles - 1 - i / heads) * TILE,
+                                    .scratch = (float *)a.scratch +
+                                               (uint64_t)omp_get_thread_num() * floats};
         if (a.dtype == WEIR_BF16)
-            WEIR_BY_ISA(k->isa, forward_bf16,
-                        (&a, spot / a.heads, spot % a.heads, tile * TILE, scratch));
+            WEIR_BY_ISA(k->isa, forward_bf16, (&a, k->isa, &work));
         else
-            WEIR_BY_ISA(k->isa, forward_fp32,
-                        (&a, spot / a.heads, spot % a.heads, tile * TILE, scratch));
+            WEIR_BY_ISA(k->isa, forward_fp32, (&a, k->isa, &work));
     }
 }
 

@@ -1,100 +1,133 @@
 /*
- * Tiles of attention, shared by forward and backward. A tile is TILE tokens of one head in fp32, its
- * width D padded with zeros to a multiple of 16, so that every product is one micro-kernel over
- * vectors of 16.
+ * Tiles of attention, shared by forward and backward. A tile is TILE tokens of one head in fp32:
+ * either a token a row, padded with zeros to a width that is a multiple of 16, or turned, a token a
+ * column. Scores are kept turned (a key a row, a query a column), so that maxima, sums and exp go
+ * over vectors of queries, and one kind of product (kernels/product.h) does everything.
  */
 #ifndef WEIR_KERNELS_ATTENTION_H
 #define WEIR_KERNELS_ATTENTION_H
 
 #include "kernels/expf.h"
 #include "kernels/host.h"
+#include "kernels/product.h"
 #include "kernels/rows.h"
 
 #define TILE 64u /* tokens; part of the numerics, never tuned to a machine */
 
-typedef float vector16 __attribute__((vector_size(64), aligned(4), may_alias));
-
-static inline uint32_t attention_padded(uint32_t head_dim)
+static inline uint32_t attention_width(uint32_t head_dim)
 {
     return (head_dim + 15) / 16 * 16;
 }
 
-#define AT(x, at) (*(vector16 *)((x) + (at)))
-
-/* c[4 rows][16 * columns] += a[4 rows][k] b[k][..], sums in the order of k. */
-#define MICRO(columns)                                                                             \
-    do {                                                                                           \
-        vector16 sum[4][columns];                                                                  \
-        for (uint32_t r = 0; r < 4; r++)                                                           \
-            for (uint32_t v = 0; v < columns; v++)                                                 \
-                sum[r][v] = AT(c, (i + r) * n + j + 16 * v);                                       \
-        for (uint32_t t = 0; t < k; t++)                                                           \
-            for (uint32_t r = 0; r < 4; r++)                                                       \
-                for (uint32_t v = 0; v < columns; v++)                                             \
-                    sum[r][v] += a[(i + r) * k + t] * AT(b, t * n + j + 16 * v);                   \
-        for (uint32_t r = 0; r < 4; r++)                                                           \
-            for (uint32_t v = 0; v < columns; v++)                                                 \
-                AT(c, (i + r) * n + j + 16 * v) = sum[r][v];                                       \
-    } while (0)
-
-/* c[TILE][n] += a[TILE][k] b[k][n]; n a multiple of 16. */
-WEIR_INLINE void attention_product(float *c, const float *a, float *b, uint32_t k, uint32_t n)
+/* Length rounded up to tiles. */
+static inline uint64_t attention_padded(uint32_t length)
 {
-    for (uint32_t i = 0; i < TILE; i += 4) {
-        uint32_t j = 0;
-        for (; j + 64 <= n; j += 64)
-            MICRO(4);
-        for (; j < n; j += 16)
-            MICRO(1);
-    }
-}
-
-/* Tokens [first, first + TILE) of one head, zeros beyond count and beyond D. */
-WEIR_INLINE void attention_tile(float *tile, const void *x, int bf16, uint64_t head_offset,
-                                uint64_t stride, uint32_t head_dim, uint32_t count)
-{
-    uint32_t width = attention_padded(head_dim);
-    for (uint32_t r = 0; r < TILE; r++)
-        for (uint32_t d = 0; d < width; d++)
-            tile[r * width + d] =
-                r < count && d < head_dim ? weir_act_load(x, bf16, head_offset + r * stride + d) : 0;
-}
-
-/* out[columns][rows] = in[rows][columns] */
-WEIR_INLINE void attention_turn(float *out, const float *in, uint32_t rows, uint32_t columns)
-{
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t c = 0; c < columns; c++)
-            out[c * rows + r] = in[r * columns + c];
-}
-
-/* One (sequence, head): where its rows are. */
-struct attention_spot {
-    uint64_t q, k;             /* element of token 0 in q, out, dq; in k, v, dk, dv */
-    uint64_t q_stride, k_stride;
-    uint64_t lse, lse_stride;
-    uint32_t length, head_dim;
-};
-
-static inline struct attention_spot attention_spot_of(const struct weir_attention_args *a,
-                                                      uint32_t sequence, uint32_t head)
-{
-    uint32_t kv_head = head / (a->heads / a->kv_heads);
-    uint64_t token = (uint64_t)sequence * a->length;
-    return (struct attention_spot){
-        .q_stride = (uint64_t)a->heads * a->head_dim,
-        .k_stride = (uint64_t)a->kv_heads * a->head_dim,
-        .q = (token * a->heads + head) * a->head_dim,
-        .k = (token * a->kv_heads + kv_head) * a->head_dim,
-        .lse = token * a->heads + head,
-        .lse_stride = a->heads,
-        .length = a->length,
-        .head_dim = a->head_dim};
+    return ((uint64_t)length + TILE - 1) / TILE * TILE;
 }
 
 static inline uint32_t attention_rows(uint32_t length, uint32_t first)
 {
     return length - first < TILE ? length - first : TILE;
+}
+
+/* The rows of one head in an array of N x heads x D. */
+struct attention_head {
+    uint64_t first, stride; /* elements */
+};
+
+static inline struct attention_head attention_head_at(const struct weir_attention_args *a,
+                                                      uint32_t heads, uint32_t sequence,
+                                                      uint32_t head)
+{
+    uint64_t token = (uint64_t)sequence * a->length;
+    return (struct attention_head){.first = (token * heads + head) * a->head_dim,
+                                   .stride = (uint64_t)heads * a->head_dim};
+}
+
+/* Tokens [first, first + rows) of a head; what lies beyond, up to TILE and to the width, is 0. */
+WEIR_INLINE void attention_load(float *tile, const void *x, int bf16, struct attention_head head,
+                                uint32_t head_dim, uint32_t first, uint32_t rows)
+{
+    uint32_t width = attention_width(head_dim);
+    if (rows < TILE || head_dim < width)
+        memset(tile, 0, TILE * (size_t)width * sizeof *tile);
+    for (uint32_t r = 0; r < rows; r++) {
+        uint64_t at = head.first + (first + r) * head.stride;
+        WEIR_SIMD
+        for (uint32_t d = 0; d < head_dim; d++)
+            tile[r * width + d] = weir_act_load(x, bf16, at + d);
+    }
+}
+
+WEIR_INLINE void attention_store(void *x, int bf16, struct attention_head head, uint32_t head_dim,
+                                 uint32_t first, uint32_t rows, const float *tile)
+{
+    uint32_t width = attention_width(head_dim);
+    for (uint32_t r = 0; r < rows; r++) {
+        uint64_t at = head.first + (first + r) * head.stride;
+        WEIR_SIMD
+        for (uint32_t d = 0; d < head_dim; d++)
+            weir_act_store(x, bf16, at + d, tile[(uint64_t)r * width + d]);
+    }
+}
+
+/* turned[d][r] = tile[r][d] */
+WEIR_INLINE void attention_turn(float *turned, const float *tile, uint32_t head_dim)
+{
+    uint32_t width = attention_width(head_dim);
+    for (uint32_t d = 0; d < head_dim; d++)
+        for (uint32_t r = 0; r < TILE; r++)
+            turned[d * TILE + r] = tile[r * width + d];
+}
+
+/* turned[key][query] (+)= rows of `keys` times a turned tile of queries */
+static inline void attention_scores(enum weir_isa isa, float *scores, const float *keys,
+                                    const float *queries, uint32_t head_dim)
+{
+    const struct weir_product p = {.c = scores,
+                                   .a = keys,
+                                   .b = queries,
+                                   .m = TILE,
+                                   .n = TILE,
+                                   .k = head_dim,
+                                   .a_row = attention_width(head_dim),
+                                   .a_step = 1,
+                                   .fresh = true};
+    WEIR_BY_ISA(isa, weir_product, (&p));
+}
+
+/* out[query] (+)= sum over keys of scores[key][query] * values[key] */
+static inline void attention_to_queries(enum weir_isa isa, float *out, const float *scores,
+                                        const float *values, uint32_t width, uint32_t keys,
+                                        bool fresh)
+{
+    const struct weir_product p = {.c = out,
+                                   .a = scores,
+                                   .b = values,
+                                   .m = TILE,
+                                   .n = width,
+                                   .k = keys,
+                                   .a_row = 1,
+                                   .a_step = TILE,
+                                   .fresh = fresh};
+    WEIR_BY_ISA(isa, weir_product, (&p));
+}
+
+/* out[key] (+)= sum over queries of scores[key][query] * values[query] */
+static inline void attention_to_keys(enum weir_isa isa, float *out, const float *scores,
+                                     const float *values, uint32_t width, uint32_t queries,
+                                     bool fresh)
+{
+    const struct weir_product p = {.c = out,
+                                   .a = scores,
+                                   .b = values,
+                                   .m = TILE,
+                                   .n = width,
+                                   .k = queries,
+                                   .a_row = TILE,
+                                   .a_step = 1,
+                                   .fresh = fresh};
+    WEIR_BY_ISA(isa, weir_product, (&p));
 }
 
 /* Floats of one thread's scratch. */

@@ -1,123 +1,145 @@
 /*
- * Attention backward (Dao et al. 2022, algorithm 4): weights again from lse. One (sequence, kv head)
- * is one thread's work, its query heads and tiles in order, so that dk and dv add up in one order.
+ * Attention backward (Dao et al. 2022, algorithm 4): the weights again from lse. One (sequence, kv
+ * head) is one thread's work: its query heads and their tiles in order, so that dk and dv add up in
+ * one order; dq of a tile of queries adds up over the tiles of keys in order.
  */
 #include "kernels/attention.h"
 
 #include <omp.h>
 
 struct back {
-    float *dk, *dv;                                     /* all keys x width */
-    float *q, *k, *v, *d_out, *turned, *out, *dq;       /* TILE x width */
-    float *weight, *d_weight, *weight_turned;           /* TILE x TILE */
-    float *delta, *lse;                                 /* TILE */
+    float *dk, *dv;                                            /* of all keys, a token a row */
+    float *queries, *queries_turned, *dout, *dout_turned, *dq; /* tiles of queries */
+    float *keys, *values;                                      /* tiles of keys */
+    float *weights, *dscores;                                  /* TILE x TILE, turned */
+    float *lse, *delta;                                        /* of each query */
 };
 
 static struct back back_cut(const struct weir_attention_args *a, float *at)
 {
-    uint64_t width = attention_padded(a->head_dim), tile = TILE * width, square = TILE * TILE;
-    uint64_t keys = ((uint64_t)a->length + TILE - 1) / TILE * tile;
-    float *t = at + 2 * keys, *s = t + 7 * tile;
-    return (struct back){.dk = at, .dv = at + keys, .q = t, .k = t + tile, .v = t + 2 * tile,
-                         .d_out = t + 3 * tile, .turned = t + 4 * tile, .out = t + 5 * tile,
-                         .dq = t + 6 * tile, .weight = s, .d_weight = s + square,
-                         .weight_turned = s + 2 * square, .delta = s + 3 * square,
-                         .lse = s + 3 * square + TILE};
+    size_t width = attention_width(a->head_dim), tile = TILE * width;
+    size_t all = attention_padded(a->length) * width;
+    float *tiles = at + 2 * all, *scores = tiles + 7 * tile, *rows = scores + 2 * TILE * TILE;
+    return (struct back){.dk = at,
+                         .dv = at + all,
+                         .queries = tiles,
+                         .queries_turned = tiles + tile,
+                         .dout = tiles + 2 * tile,
+                         .dout_turned = tiles + 3 * tile,
+                         .dq = tiles + 4 * tile,
+                         .keys = tiles + 5 * tile,
+                         .values = tiles + 6 * tile,
+                         .weights = scores,
+                         .dscores = scores + TILE * TILE,
+                         .lse = rows,
+                         .delta = rows + TILE};
 }
 
 /* delta = sum over d of dout * out, in 16 lanes. */
-WEIR_INLINE void deltas(const struct weir_attention_args *a, const struct attention_spot *s,
-                        struct back *b, uint32_t first, uint32_t rows, uint32_t width)
+WEIR_INLINE void deltas_sum(float *delta, const float *dout, const float *out, uint32_t width)
 {
     for (uint32_t r = 0; r < TILE; r++) {
         float lane[WEIR_LANES] = {0};
-        for (uint32_t d = 0; d < width; d += WEIR_LANES)
+        for (uint32_t d = 0; d < width; d += WEIR_LANES) {
+            WEIR_SIMD
             for (uint32_t l = 0; l < WEIR_LANES; l++)
-                lane[l] += b->d_out[r * width + d + l] * b->out[r * width + d + l];
-        b->delta[r] = weir_lanes_sum(lane);
-        b->lse[r] = r < rows ? a->lse[s->lse + (first + r) * s->lse_stride] : 0;
+                lane[l] += dout[r * width + d + l] * out[r * width + d + l];
+        }
+        delta[r] = weir_lanes_sum(lane);
     }
 }
 
-/* One tile of queries against one tile of keys. */
-WEIR_INLINE void pair(const struct weir_attention_args *a, const struct attention_spot *s,
-                      struct back *b, uint32_t first, uint32_t rows, uint32_t key, int bf16)
+/* weights: scores become exp(score - lse); dscores: from the gradient of the weights to that of
+ * the products q k. */
+WEIR_INLINE void scores_back(struct back *b, uint32_t keys, float scale, bool diagonal)
 {
-    uint32_t width = attention_padded(a->head_dim), keys = attention_rows(a->length, key);
-    attention_tile(b->k, a->k, bf16, s->k + key * s->k_stride, s->k_stride, a->head_dim, keys);
-    attention_tile(b->v, a->v, bf16, s->k + key * s->k_stride, s->k_stride, a->head_dim, keys);
-    memset(b->weight, 0, TILE * TILE * sizeof *b->weight);
-    memset(b->d_weight, 0, TILE * TILE * sizeof *b->d_weight);
-    attention_turn(b->turned, b->k, TILE, width);
-    attention_product(b->weight, b->q, b->turned, width, TILE);
-    attention_turn(b->turned, b->v, TILE, width);
-    attention_product(b->d_weight, b->d_out, b->turned, width, TILE);
-    for (uint32_t r = 0; r < TILE; r++) {
-        uint32_t past = first + r + 1 - key, visible = past < keys ? past : keys;
-        visible = r < rows ? visible : 0;
-        float *w = b->weight + r * TILE, *d = b->d_weight + r * TILE;
-        for (uint32_t j = 0; j < TILE; j++) {
-            float p = j < visible ? weir_exp(w[j] * a->scale - b->lse[r]) : 0;
-            w[j] = p;
-            d[j] = p * (d[j] - b->delta[r]) * a->scale;
+    for (uint32_t key = 0; key < keys; key++) {
+        float *weight = b->weights + key * TILE, *d = b->dscores + key * TILE;
+        WEIR_SIMD
+        for (uint32_t r = 0; r < TILE; r++) {
+            float p = weir_exp(weight[r] * scale - b->lse[r]);
+            p = diagonal && r < key ? 0.0f : p;
+            weight[r] = p;
+            d[r] = p * (d[r] - b->delta[r]) * scale;
         }
     }
-    attention_turn(b->weight_turned, b->weight, TILE, TILE);
-    attention_product(b->dv + (uint64_t)key * width, b->weight_turned, b->d_out, TILE, width);
-    attention_turn(b->weight_turned, b->d_weight, TILE, TILE);
-    attention_product(b->dk + (uint64_t)key * width, b->weight_turned, b->q, TILE, width);
-    attention_product(b->dq, b->d_weight, b->k, TILE, width);
 }
 
-WEIR_INLINE void head_back(const struct weir_attention_args *a, const struct attention_spot *s,
-                           struct back *b, int bf16)
+/* One query head of one (sequence, kv head). */
+struct back_work {
+    uint32_t sequence, head;
+    bool fresh; /* the first of its kv head */
+};
+
+WEIR_INLINE void queries_load(const struct weir_attention_args *a, const struct back_work *w,
+                              struct back *b, uint32_t first, uint32_t rows, int bf16)
 {
-    uint32_t width = attention_padded(a->head_dim);
+    const struct attention_head q = attention_head_at(a, a->heads, w->sequence, w->head);
+    const uint32_t head_dim = a->head_dim;
+    attention_load(b->dout, a->dout, bf16, q, head_dim, first, rows);
+    attention_load(b->queries, a->out, bf16, q, head_dim, first, rows);
+    deltas_sum(b->delta, b->dout, b->queries, attention_width(head_dim));
+    attention_load(b->queries, a->q, bf16, q, head_dim, first, rows);
+    attention_turn(b->queries_turned, b->queries, head_dim);
+    attention_turn(b->dout_turned, b->dout, head_dim);
+    for (uint32_t r = 0; r < TILE; r++) {
+        uint64_t token = (uint64_t)w->sequence * a->length + first + r;
+        b->lse[r] = r < rows ? a->lse[token * a->heads + w->head] : 0;
+    }
+}
+
+WEIR_INLINE void head_back(const struct weir_attention_args *a, enum weir_isa isa,
+                           const struct back_work *w, struct back *b, int bf16)
+{
+    const uint32_t head_dim = a->head_dim, width = attention_width(head_dim);
+    const struct attention_head q = attention_head_at(a, a->heads, w->sequence, w->head);
+    const struct attention_head kv =
+        attention_head_at(a, a->kv_heads, w->sequence, w->head / (a->heads / a->kv_heads));
     for (uint32_t first = 0; first < a->length; first += TILE) {
         uint32_t rows = attention_rows(a->length, first);
-        uint64_t at = s->q + first * s->q_stride;
-        attention_tile(b->q, a->q, bf16, at, s->q_stride, a->head_dim, rows);
-        attention_tile(b->d_out, a->dout, bf16, at, s->q_stride, a->head_dim, rows);
-        attention_tile(b->out, a->out, bf16, at, s->q_stride, a->head_dim, rows);
-        deltas(a, s, b, first, rows, width);
-        memset(b->dq, 0, TILE * width * sizeof *b->dq);
-        for (uint32_t key = 0; key < first + rows; key += TILE)
-            pair(a, s, b, first, rows, key, bf16);
-        for (uint32_t r = 0; r < rows; r++)
-            for (uint32_t d = 0; d < a->head_dim; d++)
-                weir_act_store(a->dq, bf16, at + r * s->q_stride + d, b->dq[r * width + d]);
+        queries_load(a, w, b, first, rows, bf16);
+        for (uint32_t key = 0; key <= first; key += TILE) {
+            uint32_t keys = attention_rows(a->length, key);
+            uint64_t at = (uint64_t)key * width;
+            bool fresh = w->fresh && key == first; /* the first tile that sees these keys */
+            attention_load(b->keys, a->k, bf16, kv, head_dim, key, keys);
+            attention_load(b->values, a->v, bf16, kv, head_dim, key, keys);
+            attention_scores(isa, b->weights, b->keys, b->queries_turned, head_dim);
+            attention_scores(isa, b->dscores, b->values, b->dout_turned, head_dim);
+            scores_back(b, keys, a->scale, key == first);
+            attention_to_keys(isa, b->dv + at, b->weights, b->dout, width, rows, fresh);
+            attention_to_keys(isa, b->dk + at, b->dscores, b->queries, width, rows, fresh);
+            attention_to_queries(isa, b->dq, b->dscores, b->keys, width, keys, key == 0);
+        }
+        attention_store(a->dq, bf16, q, head_dim, first, rows, b->dq);
     }
 }
 
-WEIR_INLINE void backward_any(const struct weir_attention_args *a, uint32_t sequence,
-                              uint32_t kv_head, float *scratch, int bf16)
+WEIR_INLINE void backward_any(const struct weir_attention_args *a, enum weir_isa isa,
+                              uint32_t index, float *scratch, int bf16)
 {
     struct back b = back_cut(a, scratch);
-    uint32_t width = attention_padded(a->head_dim), group = a->heads / a->kv_heads;
-    uint64_t keys = ((uint64_t)a->length + TILE - 1) / TILE * TILE;
-    memset(b.dk, 0, 2 * keys * width * sizeof *b.dk);
+    uint32_t sequence = index / a->kv_heads, kv_head = index % a->kv_heads;
+    uint32_t group = a->heads / a->kv_heads;
     for (uint32_t h = 0; h < group; h++) {
-        struct attention_spot s = attention_spot_of(a, sequence, kv_head * group + h);
-        head_back(a, &s, &b, bf16);
+        struct back_work work = {sequence, kv_head * group + h, h == 0};
+        head_back(a, isa, &work, &b, bf16);
     }
-    struct attention_spot s = attention_spot_of(a, sequence, kv_head * group);
-    for (uint32_t t = 0; t < a->length; t++)
-        for (uint32_t d = 0; d < a->head_dim; d++) {
-            weir_act_store(a->dk, bf16, s.k + t * s.k_stride + d, b.dk[(uint64_t)t * width + d]);
-            weir_act_store(a->dv, bf16, s.k + t * s.k_stride + d, b.dv[(uint64_t)t * width + d]);
-        }
+    const struct attention_head kv = attention_head_at(a, a->kv_heads, sequence, kv_head);
+    attention_store(a->dk, bf16, kv, a->head_dim, 0, a->length, b.dk);
+    attention_store(a->dv, bf16, kv, a->head_dim, 0, a->length, b.dv);
 }
 
 #define FORM(name, bf16)                                                                           \
-    WEIR_INLINE void name##_body(const struct weir_attention_args *a, uint32_t sequence,           \
-                                 uint32_t kv_head, float *scratch)                                 \
+    WEIR_INLINE void name##_body(const struct weir_attention_args *a, enum weir_isa isa,           \
+                                 uint32_t index, float *scratch)                                   \
     {                                                                                              \
-        backward_any(a, sequence, kv_head, scratch, bf16);                                         \
+        backward_any(a, isa, index, scratch, bf16);                                                \
     }                                                                                              \
-    WEIR_EACH_ISA(static void, name,                                                               \
-                  (const struct weir_attention_args *a, uint32_t sequence, uint32_t kv_head,       \
-                   float *scratch),                                                                \
-                  (a, sequence, kv_head, scratch))
+    WEIR_EACH_ISA(                                                                                 \
+        static void, name,                                                                         \
+        (const struct weir_attention_args *a, enum weir_isa isa, uint32_t index, float *scratch),  \
+        (a, isa, index, scratch))
 FORM(backward_bf16, 1)
 FORM(backward_fp32, 0)
 
@@ -132,9 +154,9 @@ static void backward_run(void *argument)
     for (uint32_t i = 0; i < a.sequences * a.kv_heads; i++) {
         float *scratch = (float *)a.scratch + (uint64_t)omp_get_thread_num() * floats;
         if (a.dtype == WEIR_BF16)
-            WEIR_BY_ISA(k->isa, backward_bf16, (&a, i / a.kv_heads, i % a.kv_heads, scratch));
+            WEIR_BY_ISA(k->isa, backward_bf16, (&a, k->isa, i, scratch));
         else
-            WEIR_BY_ISA(k->isa, backward_fp32, (&a, i / a.kv_heads, i % a.kv_heads, scratch));
+            WEIR_BY_ISA(k->isa, backward_fp32, (&a, k->isa, i, scratch));
     }
 }
 

@@ -1,6 +1,7 @@
 /*
  * Cross-entropy on one tile of the vocabulary at a time. Per token: the running maximum m and sum s
- * of exp(l - m) over the tiles in order (Milakov & Gimelshein 2018); the loss is log(s) + m - target.
+ * of exp(l - m) over the tiles in order (Milakov & Gimelshein 2018); the loss is log(s) + m -
+ * target.
  */
 #include "kernels/expf.h"
 #include "kernels/host.h"

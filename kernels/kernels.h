@@ -20,18 +20,18 @@
 #include "core/device.h"
 #include <weir/weir.h>
 
-#define WEIR_SEGMENT_ELEMENTS  65536u /* 2^16: update, sharding, checksum, norm partial */
-#define WEIR_ALIGN_ELEMENTS    2048u  /* each tensor of a block starts at a multiple */
-#define WEIR_WINDOW_SEGMENTS   16u
-#define WEIR_TILE_ROWS         4096u /* of the vocabulary */
-#define WEIR_CHUNK_TOKENS      1024u /* of the head */
-#define WEIR_LANES             16u
+#define WEIR_SEGMENT_ELEMENTS 65536u /* 2^16: update, sharding, checksum, norm partial */
+#define WEIR_ALIGN_ELEMENTS   2048u  /* each tensor of a block starts at a multiple */
+#define WEIR_WINDOW_SEGMENTS  16u
+#define WEIR_TILE_ROWS        4096u /* of the vocabulary */
+#define WEIR_CHUNK_TOKENS     1024u /* of the head */
+#define WEIR_LANES            16u
 
 struct weir_kernels;
 
 /* C[m][n] = op(A) op(B) (+ C if accumulate), dense row-major. op(A) is m x k: stored [m][k], or
- * [k][m] if transpose_a; op(B) is k x n: stored [k][n], or [n][k] if transpose_b. in: dtype of A and
- * B; out: of C (accumulate needs FP32). */
+ * [k][m] if transpose_a; op(B) is k x n: stored [k][n], or [n][k] if transpose_b. in: dtype of A
+ * and B; out: of C (accumulate needs FP32). */
 struct weir_gemm_shape {
     uint32_t m, n, k;
     bool transpose_a, transpose_b, accumulate;
@@ -56,9 +56,9 @@ struct weir_adam_args {
     void *state, *weight;
     const void *grad; /* grad_dtype, contiguous over the window */
     float lr, beta1, beta2, eps, weight_decay;
-    float clip_factor;       /* gradient times this; <= 1 */
+    float clip_factor;              /* gradient times this; <= 1 */
     float correction1, correction2; /* 1 - beta^t, computed in double */
-    uint64_t *bad_count;     /* += masters not finite after rounding; host or device memory */
+    uint64_t *bad_count; /* += masters not finite after rounding; host or device memory */
     uint32_t segment_count;
     struct weir_window_segment segments[WEIR_WINDOW_SEGMENTS];
 };
@@ -92,7 +92,7 @@ struct weir_add_args { /* out = a + b, each act; out may be a */
     uint64_t count;
 };
 
-struct weir_embed_args { /* rows [first_row, first_row + row_count) of the table */
+struct weir_embed_args {   /* rows [first_row, first_row + row_count) of the table */
     const int32_t *tokens; /* N; the caller checked 0 <= token < V */
     uint32_t token_count, width, first_row, row_count;
     enum weir_dtype dtype;
@@ -104,32 +104,33 @@ struct weir_embed_args { /* rows [first_row, first_row + row_count) of the table
     void *scratch;     /* backward: embed_scratch_bytes */
 };
 
-struct weir_norm_args { /* y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich 2019 */
+struct weir_norm_args { /* y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich 2019
+                         */
     const void *x, *weight;
     void *y;     /* forward: act; NULL in backward */
     float *rstd; /* N; out in forward, in in backward */
     uint32_t rows, width;
     float eps;
     enum weir_dtype dtype;
-    const float *dy;  /* backward, N x H */
-    float *dx;        /* backward: dx = residual_d + d(norm) ; may be dy or residual_d */
+    const float *dy;         /* backward, N x H */
+    float *dx;               /* backward: dx = residual_d + d(norm) ; may be dy or residual_d */
     const float *residual_d; /* NULL: 0 */
-    float *dweight;   /* backward: += over rows in order, or = if fresh */
+    float *dweight;          /* backward: += over rows in order, or = if fresh */
     bool fresh;
 };
 
 struct weir_rope_table_args { /* Su et al. 2021; "llama3" as in transformers' rope utils */
-    float *cos_sin; /* T x D/2 pairs {cos, sin}, computed in double */
+    float *cos_sin;           /* T x D/2 pairs {cos, sin}, computed in double */
     uint32_t length, head_dim;
     double theta;
     bool llama3;
     double factor, low_freq_factor, high_freq_factor, original_length;
 };
 struct weir_rope_args { /* in place, rotate_half pairing (i, i + D/2) */
-    void *x; /* N x heads x D */
+    void *x;            /* N x heads x D */
     const float *cos_sin;
     uint32_t sequences, length, heads, head_dim; /* N = sequences * length */
-    bool backward; /* rotate by the negative angle */
+    bool backward;                               /* rotate by the negative angle */
     enum weir_dtype dtype;
 };
 
@@ -141,9 +142,9 @@ struct weir_attention_args {
     uint32_t sequences, length, heads, kv_heads, head_dim;
     float scale; /* 1/sqrt(D) */
     enum weir_dtype dtype;
-    const void *dout; /* backward, act */
+    const void *dout;   /* backward, act */
     void *dq, *dk, *dv; /* backward, act */
-    void *scratch; /* attention_scratch_bytes */
+    void *scratch;      /* attention_scratch_bytes */
 };
 
 struct weir_swiglu_args { /* out = silu(gate) * up (Shazeer 2020) */
@@ -161,11 +162,11 @@ struct weir_head_args {
     const float *logits;
     const int32_t *targets; /* rows */
     uint32_t rows, first_vocab, tile_rows;
-    bool first;        /* stats: start max, sum, target_logit */
+    bool first;                      /* stats: start max, sum, target_logit */
     float *max, *sum, *target_logit; /* rows each */
-    double *loss;      /* loss op: *loss = sum over rows in order of log(sum) + max - target */
-    float scale;       /* grad: 1 / target tokens of the whole step */
-    void *dlogits;     /* grad: act, rows x tile_rows: (softmax - onehot) * scale; masked rows 0 */
+    double *loss;  /* loss op: *loss = sum over rows in order of log(sum) + max - target */
+    float scale;   /* grad: 1 / target tokens of the whole step */
+    void *dlogits; /* grad: act, rows x tile_rows: (softmax - onehot) * scale; masked rows 0 */
     enum weir_dtype dtype;
 };
 

@@ -1,6 +1,6 @@
 /*
- * RMSNorm (Zhang & Sennrich 2019): y = x * rstd * w. With g = dy * w and c = sum(g * x) * rstd^3 / H:
- * dx = residual_d + rstd * g - c * x, dw = sum over rows of dy * x * rstd.
+ * RMSNorm (Zhang & Sennrich 2019): y = x * rstd * w. With g = dy * w and c = sum(g * x) * rstd^3 /
+ * H: dx = residual_d + rstd * g - c * x, dw = sum over rows of dy * x * rstd.
  */
 #include "kernels/host.h"
 #include "kernels/rows.h"
@@ -158,5 +158,5 @@ enum weir_status weir_host_norm_backward(struct weir_kernels *kernels, struct we
                                   {a->dweight, a->width * sizeof(float), true},
                                   {a->residual_d, count * sizeof(float), false}};
     return weir_host_queue(kernels, stream, backward_run, a, sizeof *a, ranges,
-                          a->residual_d ? 7 : 6);
+                           a->residual_d ? 7 : 6);
 }

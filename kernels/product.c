@@ -3,7 +3,7 @@
 
 #define ROWS 4u /* of a block */
 
-#define FORM    generic
+#define FORM generic
 #define TARGET
 #define LANES   4u
 #define VECTORS 2u

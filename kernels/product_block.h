@@ -7,12 +7,12 @@
  */
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
-/* Unrolled, so that sums are registers. */
-#define EACH(r, v)                                                                                 \
+/* For each row r and vector v of the block; unrolled, so that sums are registers. */
+#define EACH(statement)                                                                            \
     _Pragma("GCC unroll 4") for (uint32_t r = 0; r < ROWS; r++)                                    \
-        _Pragma("GCC unroll 4") for (uint32_t v = 0; v < vectors; v++)
-#define VECTOR       PASTE(vector_, FORM)
-#define BLOCK        PASTE(block_, FORM)
+        _Pragma("GCC unroll 4") for (uint32_t v = 0; v < vectors; v++) statement
+#define VECTOR PASTE(vector_, FORM)
+#define BLOCK  PASTE(block_, FORM)
 
 typedef float VECTOR __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
@@ -25,13 +25,10 @@ TARGET WEIR_INLINE void BLOCK(const struct weir_product *p, uint32_t i, uint32_t
     const size_t row = p->a_row;
     VECTOR sum[ROWS][VECTORS] = {0};
     if (!p->fresh)
-        EACH(r, v)
-            sum[r][v] = *(const VECTOR *)(c + r * (size_t)p->n + v * LANES);
+        EACH(sum[r][v] = *(const VECTOR *)(c + r * (size_t)p->n + v * LANES));
     for (uint32_t step = 0; step < p->k; step++, a += p->a_step, b += p->n)
-        EACH(r, v)
-            sum[r][v] += a[r * row] * *(const VECTOR *)(b + v * LANES);
-    EACH(r, v)
-        *(VECTOR *)(c + r * (size_t)p->n + v * LANES) = sum[r][v];
+        EACH(sum[r][v] += a[r * row] * *(const VECTOR *)(b + v * LANES));
+    EACH(*(VECTOR *)(c + r * (size_t)p->n + v * LANES) = sum[r][v]);
 }
 
 TARGET void PASTE(weir_product_, FORM)(const struct weir_product *p)

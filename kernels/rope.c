@@ -74,12 +74,14 @@ WEIR_INLINE void rotate_bf16_body(const struct weir_rope_args *a, uint64_t token
 {
     rotate_any(a, token, 1);
 }
-WEIR_EACH_ISA(static void, rotate_bf16, (const struct weir_rope_args *a, uint64_t token), (a, token))
+WEIR_EACH_ISA(static void, rotate_bf16, (const struct weir_rope_args *a, uint64_t token),
+              (a, token))
 WEIR_INLINE void rotate_fp32_body(const struct weir_rope_args *a, uint64_t token)
 {
     rotate_any(a, token, 0);
 }
-WEIR_EACH_ISA(static void, rotate_fp32, (const struct weir_rope_args *a, uint64_t token), (a, token))
+WEIR_EACH_ISA(static void, rotate_fp32, (const struct weir_rope_args *a, uint64_t token),
+              (a, token))
 
 static void rope_run(void *argument)
 {

@@ -117,8 +117,8 @@ static enum weir_status touch(struct weir_board *board, const struct weir_touch 
             cell->readers[lane] = number;
     }
     if (touch->write) {
-        t->cells[first] = (struct cell){
-            .at = touch->place.offset, .writer_lane = lane, .writer = number};
+        t->cells[first] =
+            (struct cell){.at = touch->place.offset, .writer_lane = lane, .writer = number};
         memmove(t->cells + first + 1, t->cells + end, (t->count - end) * sizeof *t->cells);
         t->count -= end - first - 1;
     }

@@ -9,9 +9,9 @@
 
 struct weir_plan_cost {
     uint64_t read_bytes, written_bytes, to_device_bytes, to_host_bytes, update_bytes;
-    double step_s;                      /* simulated */
+    double step_s; /* simulated */
     double lane_busy_s[WEIR_LANE_COUNT];
-    double floor_s;                     /* 4s, with ramps */
+    double floor_s; /* 4s, with ramps */
     double compute_s, io_s;
 };
 

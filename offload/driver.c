@@ -207,7 +207,8 @@ static enum weir_status sleep_once(struct weir_replay *r)
     struct weir_io_result results[RESULTS];
     size_t count = 0;
     pthread_mutex_unlock(&r->lock);
-    enum weir_status status = weir_io_reap(r->options.io, results, RESULTS, WEIR_IO_FOREVER, &count);
+    enum weir_status status =
+        weir_io_reap(r->options.io, results, RESULTS, WEIR_IO_FOREVER, &count);
     pthread_mutex_lock(&r->lock);
     for (size_t i = 0; status == WEIR_OK && i < count; i++)
         status = result_take(r, &results[i]);

@@ -23,8 +23,7 @@ struct weir_home {
     struct weir_stream *stream; /* idle between calls */
 };
 
-#define WEIR_PARTS_ALL                                                                             \
-    (1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_GRAD | 1u << WEIR_PART_STATE)
+#define WEIR_PARTS_ALL (1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_GRAD | 1u << WEIR_PART_STATE)
 
 struct weir_window_bytes {
     void *part[3]; /* by enum weir_part; NULL: not asked for, or a frozen window has none */

@@ -68,9 +68,9 @@ void weir_homes_count(const struct weir_model *model, const bool *device_home,
             continue;
         uint64_t weight = thing->element_count * weir_part_bytes(model, WEIR_PART_WEIGHT);
         *weight_bytes += weight;
-        *all_bytes += weight + thing->trained_element_count *
-                                   (weir_part_bytes(model, WEIR_PART_GRAD) +
-                                    weir_part_bytes(model, WEIR_PART_STATE));
+        *all_bytes +=
+            weight + thing->trained_element_count * (weir_part_bytes(model, WEIR_PART_GRAD) +
+                                                     weir_part_bytes(model, WEIR_PART_STATE));
     }
 }
 
@@ -96,8 +96,8 @@ static void device_fill(struct weir_homes *homes, uint32_t block)
     const struct weir_thing *thing = &model->things[block];
     static const enum weir_part parts[] = {WEIR_PART_WEIGHT, WEIR_PART_GRAD, WEIR_PART_STATE};
     for (int p = 0; p < 3; p++) {
-        uint64_t each = parts[p] == WEIR_PART_GRAD ? WEIR_DEVICE_GRAD_BYTES
-                                                   : weir_part_bytes(model, parts[p]);
+        uint64_t each =
+            parts[p] == WEIR_PART_GRAD ? WEIR_DEVICE_GRAD_BYTES : weir_part_bytes(model, parts[p]);
         for (uint32_t w = 0; w < thing->window_count; w++) {
             if (!has_part(thing, w, parts[p]))
                 continue;
@@ -116,8 +116,7 @@ static enum weir_status part_fill(struct weir_homes *homes, uint32_t block, enum
         struct weir_place *place = &homes->blocks[block][w].part[part];
         if (!has_part(thing, w, part))
             continue;
-        uint64_t bytes =
-            thing->windows[w].element_count * weir_part_bytes(homes->model, part);
+        uint64_t bytes = thing->windows[w].element_count * weir_part_bytes(homes->model, part);
         bool host = bytes <= host_limit && homes->host_end <= host_limit - bytes;
         if (!host && !nvme)
             return weir_fail(WEIR_ERR_NOMEM,
@@ -161,8 +160,10 @@ enum weir_status weir_homes_make(struct weir_homes **out, const struct weir_mode
     uint32_t *order = NULL;
     size_t count;
     WEIR_TRY(weir_alloc(&homes, 1, sizeof *homes, "homes"));
-    *homes = (struct weir_homes){.model = model, .device_first = device_first,
-                                 .device_end = device_first, .host_first = host_first,
+    *homes = (struct weir_homes){.model = model,
+                                 .device_first = device_first,
+                                 .device_end = device_first,
+                                 .host_first = host_first,
                                  .host_end = host_first};
     enum weir_status status = blocks_order(model, traces, trace_count, &order, &count);
     if (status == WEIR_OK)

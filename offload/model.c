@@ -52,9 +52,10 @@ static enum weir_status count_find(const struct weir_tensor *tensor, uint64_t *c
         return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": %u dimensions, give 1 to 4", tensor->name,
                          tensor->dim_count);
     for (uint32_t d = 0; d < tensor->dim_count; d++)
-        if (tensor->shape[d] == 0 ||
-            __builtin_mul_overflow(*count, tensor->shape[d], count) || *count >= 1ull << 44)
-            return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": dimension %u is %llu; dimensions are "
+        if (tensor->shape[d] == 0 || __builtin_mul_overflow(*count, tensor->shape[d], count) ||
+            *count >= 1ull << 44)
+            return weir_fail(WEIR_ERR_ARG,
+                             "tensor \"%s\": dimension %u is %llu; dimensions are "
                              "not 0 and a tensor has fewer than 2^44 elements",
                              tensor->name, d, (unsigned long long)tensor->shape[d]);
     return WEIR_OK;
@@ -65,26 +66,33 @@ static enum weir_status tensor_valid(const struct weir_model *model,
 {
     const struct weir_tensor *t = &tensors[i];
     if (t->struct_bytes < sizeof *t || !t->name || !*t->name)
-        return weir_fail(WEIR_ERR_ARG, "tensor %zu of a block: it has no name, or struct_bytes is "
-                         "%zu in place of %zu", i, t->struct_bytes, sizeof *t);
+        return weir_fail(WEIR_ERR_ARG,
+                         "tensor %zu of a block: it has no name, or struct_bytes is "
+                         "%zu in place of %zu",
+                         i, t->struct_bytes, sizeof *t);
     bool twice = name_taken(model, t->name);
     for (size_t j = 0; j < i; j++)
         twice = twice || strcmp(tensors[j].name, t->name) == 0;
     if (twice)
-        return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": the name is taken; names are unique in a "
-                         "run", t->name);
+        return weir_fail(WEIR_ERR_ARG,
+                         "tensor \"%s\": the name is taken; names are unique in a "
+                         "run",
+                         t->name);
     if (t->kind != WEIR_TRAINED && t->kind != WEIR_FROZEN)
         return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": kind %d; give WEIR_TRAINED or WEIR_FROZEN",
                          t->name, (int)t->kind);
     if (i > 0 && t->kind == WEIR_TRAINED && tensors[i - 1].kind == WEIR_FROZEN)
-        return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": trained after the frozen \"%s\"; a block's "
-                         "trained tensors come first", t->name, tensors[i - 1].name);
-    if (t->whole_name && (t->whole_rows < t->shape[0] ||
-                          t->first_row > t->whole_rows - t->shape[0]))
-        return weir_fail(WEIR_ERR_ARG, "tensor \"%s\": rows from %llu, %llu of them, of \"%s\" "
-                         "with %llu", t->name, (unsigned long long)t->first_row,
-                         (unsigned long long)t->shape[0], t->whole_name,
-                         (unsigned long long)t->whole_rows);
+        return weir_fail(WEIR_ERR_ARG,
+                         "tensor \"%s\": trained after the frozen \"%s\"; a block's "
+                         "trained tensors come first",
+                         t->name, tensors[i - 1].name);
+    if (t->whole_name &&
+        (t->whole_rows < t->shape[0] || t->first_row > t->whole_rows - t->shape[0]))
+        return weir_fail(WEIR_ERR_ARG,
+                         "tensor \"%s\": rows from %llu, %llu of them, of \"%s\" "
+                         "with %llu",
+                         t->name, (unsigned long long)t->first_row, (unsigned long long)t->shape[0],
+                         t->whole_name, (unsigned long long)t->whole_rows);
     uint64_t count;
     return count_find(t, &count);
 }
@@ -117,10 +125,10 @@ static void segments_cut(const struct weir_grain *grain, struct weir_thing *thin
         tensor->offset = offset;
         for (uint64_t at = 0; at < tensor->count; at += grain->segment_elements) {
             uint64_t left = tensor->count - at;
-            uint32_t count = left < grain->segment_elements ? (uint32_t)left
-                                                            : grain->segment_elements;
-            uint32_t padded = (uint32_t)(ceil_div(count, grain->align_elements) *
-                                         grain->align_elements);
+            uint32_t count =
+                left < grain->segment_elements ? (uint32_t)left : grain->segment_elements;
+            uint32_t padded =
+                (uint32_t)(ceil_div(count, grain->align_elements) * grain->align_elements);
             thing->segments[s++] = (struct weir_segment){t, count, padded, offset};
             offset += padded;
         }
@@ -134,8 +142,8 @@ static void windows_cut(const struct weir_grain *grain, struct weir_thing *thing
 {
     uint32_t s = 0;
     for (uint32_t w = 0; w < thing->window_count; w++) {
-        uint32_t end = w < thing->trained_window_count ? thing->trained_segment_count
-                                                       : thing->segment_count;
+        uint32_t end =
+            w < thing->trained_window_count ? thing->trained_segment_count : thing->segment_count;
         struct weir_window *window = &thing->windows[w];
         *window = (struct weir_window){.offset = thing->segments[s].offset, .first_segment = s};
         while (s < end && window->segment_count < grain->window_segments) {
@@ -168,8 +176,8 @@ static enum weir_status block_fill(struct weir_model *model, struct weir_thing *
     for (uint32_t t = 0; t < thing->tensor_count; t++)
         WEIR_TRY(tensor_copy(&tensors[t], &thing->tensors[t]));
     counts_find(&model->grain, thing);
-    WEIR_TRY(weir_alloc(&thing->segments, thing->segment_count, sizeof *thing->segments,
-                        "segments"));
+    WEIR_TRY(
+        weir_alloc(&thing->segments, thing->segment_count, sizeof *thing->segments, "segments"));
     WEIR_TRY(weir_alloc(&thing->windows, thing->window_count, sizeof *thing->windows, "windows"));
     segments_cut(&model->grain, thing);
     windows_cut(&model->grain, thing);
@@ -208,11 +216,15 @@ enum weir_status weir_model_kept_add(struct weir_model *model, const struct weir
                                      uint32_t *id)
 {
     if (kept->struct_bytes < sizeof *kept || !kept->name || !*kept->name)
-        return weir_fail(WEIR_ERR_ARG, "a kept tensor has no name, or struct_bytes is %zu in place "
-                         "of %zu", kept->struct_bytes, sizeof *kept);
+        return weir_fail(WEIR_ERR_ARG,
+                         "a kept tensor has no name, or struct_bytes is %zu in place "
+                         "of %zu",
+                         kept->struct_bytes, sizeof *kept);
     if (name_taken(model, kept->name))
-        return weir_fail(WEIR_ERR_ARG, "kept tensor \"%s\": the name is taken; names are unique in "
-                         "a run", kept->name);
+        return weir_fail(WEIR_ERR_ARG,
+                         "kept tensor \"%s\": the name is taken; names are unique in "
+                         "a run",
+                         kept->name);
     if (kept->byte_count == 0 || kept->byte_count >= 1ull << 46)
         return weir_fail(WEIR_ERR_ARG, "kept tensor \"%s\": %llu bytes; give 1 to 2^46", kept->name,
                          (unsigned long long)kept->byte_count);

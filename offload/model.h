@@ -26,12 +26,12 @@ struct weir_grain {
 enum weir_part { WEIR_PART_WEIGHT, WEIR_PART_GRAD, WEIR_PART_STATE, WEIR_PART_KEPT };
 
 struct weir_segment {
-    uint32_t tensor;       /* of its block */
+    uint32_t tensor; /* of its block */
     uint32_t count, padded_count;
-    uint64_t offset;       /* elements from the block's start */
+    uint64_t offset; /* elements from the block's start */
 };
 struct weir_window {
-    uint64_t offset; /* elements from the block's start */
+    uint64_t offset;        /* elements from the block's start */
     uint64_t element_count; /* padded */
     uint32_t first_segment, segment_count;
 };
@@ -53,11 +53,12 @@ struct weir_thing {
     struct weir_window *windows; /* the trained ones first */
     uint32_t tensor_count, segment_count, window_count, trained_window_count;
     uint64_t element_count, trained_element_count; /* padded */
-    uint32_t first_segment; /* of the run: index of its first norm partial (trained segments only) */
+    uint32_t
+        first_segment; /* of the run: index of its first norm partial (trained segments only) */
     uint32_t trained_segment_count;
     /* kept */
-    uint64_t byte_count;  /* as asked for */
-    uint64_t slot_bytes;  /* rounded up to 4096 */
+    uint64_t byte_count; /* as asked for */
+    uint64_t slot_bytes; /* rounded up to 4096 */
     bool optional;
 };
 struct weir_model {

@@ -32,7 +32,8 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What the host budget leaves for waiting tensors: weights come first, and without NVMe all homes. */
+/* What the host budget leaves for waiting tensors: weights come first, and without NVMe all homes.
+ */
 static enum weir_status host_room(const struct together *t, const struct weir_draft *d,
                                   const struct weir_homes *homes, uint64_t *room)
 {
@@ -108,12 +109,11 @@ static enum weir_status together_make(struct together *t, struct weir_plan **pla
     if (given) {
         WEIR_TRY(homes_given(t, *homes));
         device_bytes = (*homes)->device_first;
-        t->choice.ring_bytes =
-            t->choice.ring_bytes < (*homes)->host_first ? t->choice.ring_bytes
-                                                        : (*homes)->host_first;
+        t->choice.ring_bytes = t->choice.ring_bytes < (*homes)->host_first ? t->choice.ring_bytes
+                                                                           : (*homes)->host_first;
     } else {
-        uint64_t most = t->choice.device_home_bytes < device_bytes ? t->choice.device_home_bytes
-                                                                   : device_bytes;
+        uint64_t most =
+            t->choice.device_home_bytes < device_bytes ? t->choice.device_home_bytes : device_bytes;
         WEIR_TRY(weir_homes_choose(t->model, t->traces, t->count, most, t->device_home, &taken));
         device_bytes -= taken;
     }
@@ -132,8 +132,8 @@ enum weir_status weir_plan_together(struct weir_plan **plans, struct weir_homes 
                                     const struct weir_plan_choice *choice)
 {
     bool given = *homes != NULL;
-    struct together t = {.model = model, .traces = traces, .count = count, .limits = limits,
-                         .choice = *choice};
+    struct together t = {
+        .model = model, .traces = traces, .count = count, .limits = limits, .choice = *choice};
     if (!limits->nvme)
         t.choice.ring_bytes = 0;
     for (size_t i = 0; i < count; i++)
@@ -182,8 +182,9 @@ static void hash_place(XXH3_state_t *state, const struct weir_place *place)
 
 static void hash_op(XXH3_state_t *state, const struct weir_op *op)
 {
-    uint64_t words[8] = {op->kind,   op->lane,   op->part,  op->pending_only,
-                         op->thing, op->window, op->stage, op->wait_count | (uint64_t)op->arrives << 8};
+    uint64_t words[8] = {
+        op->kind,  op->lane,   op->part,  op->pending_only,
+        op->thing, op->window, op->stage, op->wait_count | (uint64_t)op->arrives << 8};
     XXH3_64bits_update(state, words, sizeof words);
     for (uint32_t p = 0; p < WEIR_OP_PLACES; p++)
         hash_place(state, &op->places[p]);
@@ -203,11 +204,16 @@ uint64_t weir_plan_hash(const struct weir_plan *plan, const struct weir_homes *h
 {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
-    uint64_t areas[] = {plan->stage_count,         plan->ring_bytes,
-                        plan->device_transient_bytes, plan->host_transient_bytes,
-                        plan->nvme_bytes,          homes->device_first,
-                        homes->device_end,         homes->host_first,
-                        homes->host_end,           homes->nvme_end};
+    uint64_t areas[] = {plan->stage_count,
+                        plan->ring_bytes,
+                        plan->device_transient_bytes,
+                        plan->host_transient_bytes,
+                        plan->nvme_bytes,
+                        homes->device_first,
+                        homes->device_end,
+                        homes->host_first,
+                        homes->host_end,
+                        homes->nvme_end};
     XXH3_64bits_update(&state, areas, sizeof areas);
     for (size_t i = 0; i < plan->op_count; i++)
         hash_op(&state, &plan->ops[i]);

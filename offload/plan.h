@@ -2,8 +2,8 @@
  * The immutable result of planning: one order of all ops, and where everything lies.
  *
  * A lane is the part of ops[] with that lane, in order. A wait (lane, n) means: the first n ops of
- * that lane are complete. TO_DEVICE, TO_HOST, UPDATE, COLLECTIVE and COMPUTE complete in order; READ
- * and WRITE only begin in order and are counted in order. Indices, no pointers: a plan can be
+ * that lane are complete. TO_DEVICE, TO_HOST, UPDATE, COLLECTIVE and COMPUTE complete in order;
+ * READ and WRITE only begin in order and are counted in order. Indices, no pointers: a plan can be
  * dumped, hashed, diffed and mutated. Purely a function of its inputs (DESIGN 4u-4z).
  */
 #ifndef WEIR_OFFLOAD_PLAN_H
@@ -76,7 +76,7 @@ struct weir_window_home {
 struct weir_homes {
     const struct weir_model *model;
     struct weir_window_home **blocks; /* [thing][window]; NULL for kept tensors */
-    uint64_t device_first; /* device homes lie in [device_first, device_end) */
+    uint64_t device_first;            /* device homes lie in [device_first, device_end) */
     uint64_t device_end;
     uint64_t host_first, host_end;
     uint64_t nvme_end; /* homes lie in [0, nvme_end) of the extent; kept tensors behind */
@@ -90,7 +90,7 @@ struct weir_limits {
 
 /* The few numbers that layout tries (4u). */
 struct weir_plan_choice {
-    uint32_t lead;              /* stages a margin may grow to */
+    uint32_t lead; /* stages a margin may grow to */
     uint64_t ring_bytes;
     uint64_t device_home_bytes; /* most bytes of homes on the device */
 };
@@ -107,10 +107,10 @@ struct weir_plan {
     size_t mail_count;
     uint32_t stage_count;
     struct weir_plan_choice choice;
-    uint64_t ring_bytes;  /* host [0, ring_bytes) */
-    uint64_t device_transient_bytes; /* device [0, this) */
-    uint64_t host_transient_bytes;   /* host: ring, mail and kept tensors, [0, this) */
-    uint64_t nvme_bytes;             /* end of what this plan addresses on NVMe */
+    uint64_t ring_bytes;                       /* host [0, ring_bytes) */
+    uint64_t device_transient_bytes;           /* device [0, this) */
+    uint64_t host_transient_bytes;             /* host: ring, mail and kept tensors, [0, this) */
+    uint64_t nvme_bytes;                       /* end of what this plan addresses on NVMe */
     uint64_t kept_wait_bytes[WEIR_TIER_COUNT]; /* most at once, for reports */
     uint64_t refused_bytes;
 };

@@ -104,8 +104,8 @@ static enum weir_status prove(const struct contest *c, const struct weir_homes *
 static enum weir_status try_choice(struct contest *c, const struct weir_plan_choice *choice)
 {
     struct weir_homes *homes = (struct weir_homes *)c->given;
-    enum weir_status status = weir_plan_together(c->trial, &homes, c->model, c->traces, c->count,
-                                                 c->limits, choice);
+    enum weir_status status =
+        weir_plan_together(c->trial, &homes, c->model, c->traces, c->count, c->limits, choice);
     if (status == WEIR_ERR_NOMEM) {
         c->refusal = *weir_last_error();
         return WEIR_OK;
@@ -150,8 +150,14 @@ enum weir_status weir_plan_best(struct weir_plan **plans, struct weir_homes **ho
                                 const struct weir_trace *const *traces, size_t trace_count,
                                 const struct weir_limits *limits, const struct weir_cost *cost)
 {
-    struct contest c = {.model = model, .traces = traces, .count = trace_count, .limits = limits,
-                        .cost = cost, .given = *homes, .best = plans, .best_homes = *homes};
+    struct contest c = {.model = model,
+                        .traces = traces,
+                        .count = trace_count,
+                        .limits = limits,
+                        .cost = cost,
+                        .given = *homes,
+                        .best = plans,
+                        .best_homes = *homes};
     for (size_t i = 0; i < trace_count; i++)
         plans[i] = NULL;
     WEIR_TRY(weir_alloc(&c.trial, trace_count, sizeof *c.trial, "plan list"));

@@ -13,9 +13,9 @@ enum weir_item_kind { WEIR_ITEM_WEIGHT, WEIR_ITEM_GRAD, WEIR_ITEM_KEPT, WEIR_ITE
 /* Stages [start, end) in which an item must be on the device; overlapping uses are one. */
 struct weir_item_use {
     uint32_t start, end;
-    bool dirty;      /* what lies on the device is newer than any copy */
-    bool written;    /* weight: WEIR_WRITE */
-    bool grad_last;  /* the gradient is complete after it */
+    bool dirty;     /* what lies on the device is newer than any copy */
+    bool written;   /* weight: WEIR_WRITE */
+    bool grad_last; /* the gradient is complete after it */
 };
 /* All that the planner sees of a weight, a gradient, one life of a kept tensor, a scratch. */
 struct weir_item {
@@ -24,7 +24,7 @@ struct weir_item {
     uint64_t bytes;
     uint32_t first_use, use_count; /* in draft.uses */
     bool optional, refused;
-    bool home; /* lives on the device for good: has no stays */
+    bool home;                       /* lives on the device for good: has no stays */
     uint32_t first_stay, stay_count; /* in draft.stays, once sorted */
 };
 /* Consecutive uses between which an item stays on the device: a slot over stages [start, end). */
@@ -34,7 +34,7 @@ struct weir_stay {
     uint32_t a, b;                /* first stage used, stage after the last one used */
     uint32_t start, end;          /* with margins */
     uint64_t offset;
-    bool gone;     /* joined to an earlier one, or refused */
+    bool gone;              /* joined to an earlier one, or refused */
     struct weir_place wait; /* where its bytes wait after it; bytes 0: nowhere */
 };
 /* Bytes waiting off the device from one stay to the next. */

@@ -69,9 +69,13 @@ static enum weir_status stays_make(struct weir_draft *d)
         item->stay_count = item->home ? 0 : item->use_count;
         for (uint32_t u = 0; u < item->stay_count; u++) {
             const struct weir_item_use *use = &d->uses[item->first_use + u];
-            d->stays[d->stay_count++] =
-                (struct weir_stay){.item = i, .first_use = u, .last_use = u, .a = use->start,
-                                   .b = use->end, .start = use->start, .end = use->end};
+            d->stays[d->stay_count++] = (struct weir_stay){.item = i,
+                                                           .first_use = u,
+                                                           .last_use = u,
+                                                           .a = use->start,
+                                                           .b = use->end,
+                                                           .start = use->start,
+                                                           .end = use->end};
         }
     }
     return WEIR_OK;
@@ -162,8 +166,8 @@ static enum weir_status gaps_bridge(struct weir_draft *d, struct timeline *line)
         if (q->item != r->item || item->optional)
             continue;
         uint32_t length = r->a - q->b;
-        gaps[count++] = (struct gap){item->kind == WEIR_ITEM_WEIGHT ? 2 * length : length, r->a,
-                                     i - 1, i};
+        gaps[count++] =
+            (struct gap){item->kind == WEIR_ITEM_WEIGHT ? 2 * length : length, r->a, i - 1, i};
     }
     qsort(gaps, count, sizeof *gaps, gap_order);
     /* A stay that was extended over a later one is found through the later one's mark; order within
@@ -200,9 +204,12 @@ static void span_add(struct weir_draft *d, uint32_t before, uint32_t after)
         last->stay_count = after - last->first_stay;
         return;
     }
-    d->spans[d->span_count++] = (struct weir_wait_span){
-        .start = q->b - 1, .end = r->a + 1, .bytes = d->items[q->item].bytes, .item = q->item,
-        .first_stay = before, .stay_count = after - before};
+    d->spans[d->span_count++] = (struct weir_wait_span){.start = q->b - 1,
+                                                        .end = r->a + 1,
+                                                        .bytes = d->items[q->item].bytes,
+                                                        .item = q->item,
+                                                        .first_stay = before,
+                                                        .stay_count = after - before};
 }
 
 static void item_spans(struct weir_draft *d, const struct weir_item *item)
@@ -265,8 +272,7 @@ static void optional_place(struct weir_draft *d, struct weir_item *item, struct 
     /* Two stays and one wait: the common life of an activation. Its margins are one stage each. */
     uint32_t out = q->b < d->stage_count ? q->b + 1 : q->b, in = r->a > 0 ? r->a - 1 : r->a;
     if (item->stay_count != 2 || out > in || !fits(device, q->a, out, item->bytes) ||
-        !fits(device, in, r->b, item->bytes) ||
-        !take_if(host, q->b - 1, r->a + 1, item->bytes)) {
+        !fits(device, in, r->b, item->bytes) || !take_if(host, q->b - 1, r->a + 1, item->bytes)) {
         optional_refuse(d, item);
         return;
     }
@@ -274,9 +280,13 @@ static void optional_place(struct weir_draft *d, struct weir_item *item, struct 
     take(device, in, r->b, item->bytes);
     q->end = out;
     r->start = in;
-    d->spans[d->span_count++] = (struct weir_wait_span){
-        .start = q->b - 1, .end = r->a + 1, .bytes = item->bytes, .item = q->item,
-        .first_stay = first, .stay_count = 1, .on_host = true};
+    d->spans[d->span_count++] = (struct weir_wait_span){.start = q->b - 1,
+                                                        .end = r->a + 1,
+                                                        .bytes = item->bytes,
+                                                        .item = q->item,
+                                                        .first_stay = first,
+                                                        .stay_count = 1,
+                                                        .on_host = true};
 }
 
 static enum weir_status waits_choose(struct weir_draft *d, struct timeline *device,
@@ -345,8 +355,8 @@ static enum weir_status spans_arena(struct weir_draft *d, bool host, uint64_t en
     WEIR_TRY(weir_alloc(&spans, d->span_count + 1, sizeof *spans, "plan places"));
     for (size_t i = 0; i < d->span_count; i++)
         if (d->spans[i].on_host == host && d->spans[i].bytes > 0)
-            spans[count++] = (struct weir_span){d->spans[i].start, d->spans[i].end,
-                                                d->spans[i].bytes, 0};
+            spans[count++] =
+                (struct weir_span){d->spans[i].start, d->spans[i].end, d->spans[i].bytes, 0};
     *height = 0;
     enum weir_status status = weir_arena_place(spans, count, enough, height);
     size_t next = 0;

@@ -8,8 +8,8 @@
 
 static enum weir_status item_add(struct weir_draft *d, struct weir_item item, uint32_t *index)
 {
-    WEIR_TRY(weir_grow(&d->items, &d->item_capacity, d->item_count + 1, sizeof *d->items,
-                       "plan items"));
+    WEIR_TRY(
+        weir_grow(&d->items, &d->item_capacity, d->item_count + 1, sizeof *d->items, "plan items"));
     *index = (uint32_t)d->item_count;
     d->items[d->item_count++] = item;
     return WEIR_OK;
@@ -27,8 +27,8 @@ struct raw_list {
 
 static enum weir_status raw_add(struct raw_list *list, uint32_t item, struct weir_item_use use)
 {
-    WEIR_TRY(weir_grow(&list->uses, &list->capacity, list->count + 1, sizeof *list->uses,
-                       "plan uses"));
+    WEIR_TRY(
+        weir_grow(&list->uses, &list->capacity, list->count + 1, sizeof *list->uses, "plan uses"));
     list->uses[list->count++] = (struct raw_use){item, use};
     return WEIR_OK;
 }
@@ -49,16 +49,20 @@ static enum weir_status block_use(struct weir_draft *d, struct raw_list *list,
     bool home = d->device_home[u->id];
     if (u->access != WEIR_ADD) {
         use.written = use.dirty = u->access == WEIR_WRITE;
-        struct weir_item item = {
-            .kind = WEIR_ITEM_WEIGHT, .id = u->id, .home = home,
-            .bytes = thing->element_count * weir_part_bytes(d->model, WEIR_PART_WEIGHT)};
+        struct weir_item item = {.kind = WEIR_ITEM_WEIGHT,
+                                 .id = u->id,
+                                 .home = home,
+                                 .bytes = thing->element_count *
+                                          weir_part_bytes(d->model, WEIR_PART_WEIGHT)};
         WEIR_TRY(block_part(d, list, d->weight_item, item, use));
     }
     if ((u->access == WEIR_GRAD || u->access == WEIR_ADD) && thing->trained_window_count > 0) {
         use.written = false;
         use.dirty = true;
         use.grad_last = u->grad_last;
-        struct weir_item item = {.kind = WEIR_ITEM_GRAD, .id = u->id, .home = home,
+        struct weir_item item = {.kind = WEIR_ITEM_GRAD,
+                                 .id = u->id,
+                                 .home = home,
                                  .bytes = thing->trained_element_count * WEIR_DEVICE_GRAD_BYTES};
         WEIR_TRY(block_part(d, list, d->grad_item, item, use));
     }
@@ -71,12 +75,16 @@ static enum weir_status kept_use(struct weir_draft *d, struct raw_list *list, si
     const struct weir_trace_use *u = &d->trace->uses[index];
     const struct weir_thing *thing = &d->model->things[u->id];
     if (u->access == WEIR_NEW) {
-        struct weir_item item = {.kind = WEIR_ITEM_KEPT, .id = u->id, .life = u->life,
-                                 .bytes = thing->slot_bytes, .optional = thing->optional};
+        struct weir_item item = {.kind = WEIR_ITEM_KEPT,
+                                 .id = u->id,
+                                 .life = u->life,
+                                 .bytes = thing->slot_bytes,
+                                 .optional = thing->optional};
         WEIR_TRY(item_add(d, item, &life_item[u->id]));
     }
     d->use_item[index] = life_item[u->id];
-    struct weir_item_use use = {.start = u->stage_first, .end = u->stage_end,
+    struct weir_item_use use = {.start = u->stage_first,
+                                .end = u->stage_end,
                                 .dirty = u->access == WEIR_NEW || u->access == WEIR_CHANGE};
     return raw_add(list, life_item[u->id], use);
 }
@@ -86,7 +94,8 @@ static enum weir_status scratch_use(struct weir_draft *d, struct raw_list *list,
 {
     uint32_t item;
     WEIR_TRY(item_add(d,
-                      (struct weir_item){.kind = WEIR_ITEM_SCRATCH, .id = event->first,
+                      (struct weir_item){.kind = WEIR_ITEM_SCRATCH,
+                                         .id = event->first,
                                          .bytes = weir_page_up(event->bytes)},
                       &item));
     return raw_add(list, item,
@@ -162,7 +171,9 @@ static enum weir_status tables_make(struct weir_draft *d, uint32_t **life_item)
 enum weir_status weir_draft_open(struct weir_draft *d, const struct weir_model *model,
                                  const struct weir_trace *trace, const bool *device_home)
 {
-    *d = (struct weir_draft){.model = model, .trace = trace, .device_home = device_home,
+    *d = (struct weir_draft){.model = model,
+                             .trace = trace,
+                             .device_home = device_home,
                              .stage_count = (uint32_t)trace->stage_count};
     uint32_t *life_item = NULL;
     struct raw_list list = {0};
@@ -178,8 +189,8 @@ enum weir_status weir_draft_open(struct weir_draft *d, const struct weir_model *
 
 void weir_draft_close(struct weir_draft *d)
 {
-    void *arrays[] = {d->items, d->uses, d->weight_item, d->grad_item, d->use_item, d->stays,
-                      d->spans};
+    void *arrays[] = {d->items,    d->uses,  d->weight_item, d->grad_item,
+                      d->use_item, d->stays, d->spans};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         weir_free(arrays[i]);
     *d = (struct weir_draft){0};

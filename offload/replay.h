@@ -4,8 +4,8 @@
  *     weir_replay_open(&replay, &options);            // starts the driver thread
  *     weir_score_make(&score, plan, trace);           // once a key
  *     weir_replay_begin(replay, score, pending);
- *     weir_replay_want / scratch / put / get / done   // the caller's events, compared with the trace
- *     weir_replay_end(replay, &stats);                // every transfer is complete
+ *     weir_replay_want / scratch / put / get / done   // the caller's events, compared with the
+ * trace weir_replay_end(replay, &stats);                // every transfer is complete
  *
  * Threads: the user thread calls everything here, one call at a time; the driver alone submits and
  * reaps I/O and queues on the lanes' streams; compute is queued by the user thread. After open and

@@ -204,8 +204,7 @@ enum weir_status weir_replay_put(struct weir_replay *r, uint32_t kept, const voi
     struct weir_view view;
     view_fill(r, event->first, &view);
     uint64_t byte_count = r->options.model->things[kept].byte_count;
-    void *mail =
-        (char *)r->options.slabs[WEIR_TIER_HOST] + r->score->plan->mail[event->count];
+    void *mail = (char *)r->options.slabs[WEIR_TIER_HOST] + r->score->plan->mail[event->count];
     memcpy(mail, bytes, byte_count);
     r->cursor++;
     return r->table->copy(r->options.compute, view.bytes, mail, byte_count, WEIR_COPY_TO_DEVICE);

@@ -14,21 +14,21 @@
 #include "offload/replay.h"
 
 /* Ops of one lane begun and not known complete; a slot's event is re-recorded only after that. */
-#define WEIR_LANE_SLOTS 32u
+#define WEIR_LANE_SLOTS 8u
 
 struct weir_score {
     const struct weir_plan *plan;
     const struct weir_trace *trace;
-    uint32_t *order;                         /* op indices, lane by lane */
-    uint32_t first[WEIR_LANE_COUNT + 1];     /* of each lane in order[] */
-    bool *wakes;                             /* [op]: the driver must hear of its completion */
+    uint32_t *order;                     /* op indices, lane by lane */
+    uint32_t first[WEIR_LANE_COUNT + 1]; /* of each lane in order[] */
+    bool *wakes;                         /* [op]: the driver must hear of its completion */
 };
 
 struct weir_lane_state {
-    uint32_t count;    /* ops of this step */
-    uint32_t begun;    /* driver; COMPUTE: user thread, stages whose work is all queued */
-    uint32_t complete; /* the first n; driver; COMPUTE: user thread */
-    struct weir_stream *stream;                 /* NULL: READ, WRITE */
+    uint32_t count;             /* ops of this step */
+    uint32_t begun;             /* driver; COMPUTE: user thread, stages whose work is all queued */
+    uint32_t complete;          /* the first n; driver; COMPUTE: user thread */
+    struct weir_stream *stream; /* NULL: READ, WRITE */
     struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
     bool finished[WEIR_LANE_SLOTS];             /* READ, WRITE: complete out of order; driver */
 };

@@ -2,14 +2,14 @@
  * The recorded events of one key's step; const once sealed.
  *
  * The recorder checks each event as it comes (ids, access, nesting, life of kept tensors), so a
- * sealed trace is well-formed. A stage runs from the first want, scratch, put or get after a done to
- * the next done. Replay walks the same events with a cursor and compares (4e).
+ * sealed trace is well-formed. A stage runs from the first want, scratch, put or get after a done
+ * to the next done. Replay walks the same events with a cursor and compares (4e).
  *
  * Rules it enforces, WEIR_ERR_ARG or _STATE naming the tensor: a kept tensor is born (NEW) before
- * it is used, is used no more after LAST until born again, and is not wanted twice at once; NEW ends
- * an earlier life; a block may be wanted while held (LIFO nesting) unless one of the two is WRITE;
- * GRAD, ADD, WRITE only where they make sense (frozen: GRAD is READ, ADD is an error); done only
- * what is held; put (NEW, CHANGE) and get only of kept tensors held now that are not optional;
+ * it is used, is used no more after LAST until born again, and is not wanted twice at once; NEW
+ * ends an earlier life; a block may be wanted while held (LIFO nesting) unless one of the two is
+ * WRITE; GRAD, ADD, WRITE only where they make sense (frozen: GRAD is READ, ADD is an error); done
+ * only what is held; put (NEW, CHANGE) and get only of kept tensors held now that are not optional;
  * everything is done at the end. done of a nested block is of its innermost want.
  */
 #ifndef WEIR_OFFLOAD_TRACE_H

@@ -58,27 +58,28 @@ struct draw {
 
 static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
-    assert_ok(weir_open_with_grain(&d->run,
-                                   &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                          .device = "host",
-                                                          .device_bytes = b->device_bytes,
-                                                          .host_bytes = b->host_bytes,
-                                                          .nvme_path = b->nvme ? nvme : NULL,
-                                                          .dtype = d->spec.shape.dtype,
-                                                          .grad_dtype = d->grad_dtype,
-                                                          .thread_count = 2,
-                                                          .strict = true,
-                                                          .strict_seed = seed,
-                                                          .cost = &cost},
-                                   small));
+    assert_ok(
+        weir_open_with_grain(&d->run,
+                             &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
+                                                    .device = "host",
+                                                    .device_bytes = b->device_bytes,
+                                                    .host_bytes = b->host_bytes,
+                                                    .nvme_path = b->nvme ? nvme : NULL,
+                                                    .dtype = d->spec.shape.dtype,
+                                                    .grad_dtype = d->grad_dtype,
+                                                    .thread_count = 2,
+                                                    .strict = true,
+                                                    .strict_seed = seed,
+                                                    .cost = &cost},
+                             small));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
 
 static enum weir_status record(struct draw *d)
 {
     struct weir_update update = {.struct_bytes = sizeof update};
-    struct llama_step train = {.key = "train", .dry = true, .group_count = d->groups,
-                               .update = &update};
+    struct llama_step train = {
+        .key = "train", .dry = true, .group_count = d->groups, .update = &update};
     struct llama_step evaluate = {.key = "eval", .dry = true};
     double loss;
     assert_ok(llama_run(d->llama, &train, &loss, NULL));
@@ -133,8 +134,10 @@ static void step_both(struct draw *d, const char *key, const struct weir_update 
     struct weir_report report = {.struct_bytes = sizeof report};
     double loss, plain_loss, norm;
     bool skipped, training = strcmp(key, "train") == 0;
-    struct llama_step step = {.key = key, .group_count = training ? d->groups : 1,
-                              .tokens = d->tokens, .target_count = d->target_count,
+    struct llama_step step = {.key = key,
+                              .group_count = training ? d->groups : 1,
+                              .tokens = d->tokens,
+                              .target_count = d->target_count,
                               .update = training ? update : NULL};
     assert_ok(llama_run(d->llama, &step, &loss, &report));
     llama_plain_step(&d->plain, d->tokens, d->target_count, training, update, &plain_loss, &norm,
@@ -170,8 +173,8 @@ static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
     d.tokens = malloc(2ull * d.llama->net.tokens * d.spec.micro_count * sizeof *d.tokens);
     uint64_t hash = weir_plan_hash(d.run->keys[0]->plan, d.run->homes);
     for (uint32_t i = 0; i < 4; i++) {
-        struct weir_update update = {sizeof update, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f,
-                                     i & 1 ? 0.3f : 0};
+        struct weir_update update = {sizeof update, 1e-2f,           0.9f, 0.95f, 1e-8f,
+                                     0.1f,          i & 1 ? 0.3f : 0};
         tokens_draw(&d, &random);
         step_both(&d, "train", &update);
         if (test_random_below(&random, 4) == 0)

@@ -11,8 +11,10 @@ static void block_copy(struct plain_arrays *arrays, const struct weir_thing *thi
     struct weir_tensor tensors[LAYER_TENSORS];
     for (uint32_t t = 0; t < thing->tensor_count; t++) {
         const struct weir_block_tensor *from = &thing->tensors[t];
-        tensors[t] = (struct weir_tensor){.struct_bytes = sizeof *tensors, .name = from->name,
-                                          .kind = from->kind, .dim_count = from->dim_count,
+        tensors[t] = (struct weir_tensor){.struct_bytes = sizeof *tensors,
+                                          .name = from->name,
+                                          .kind = from->kind,
+                                          .dim_count = from->dim_count,
                                           .lr_scale = from->lr_scale,
                                           .decay_scale = from->decay_scale};
         memcpy(tensors[t].shape, from->shape, sizeof from->shape);
@@ -142,8 +144,8 @@ static void backward(struct loop *l, struct micro *m)
         struct vocab_rows rows = rows_of(p, head_block(p, i), i);
         struct head_norm head_norm = {p->arrays.weight[norm], p->arrays.grad[norm],
                                       p->arrays.fresh[norm]};
-        assert_ok(network_head_grad(&p->net, &rows, &head_norm, m->x[layers], m->targets,
-                                    &m->stats, l->scale, m->d[layers & 1], l->scratch));
+        assert_ok(network_head_grad(&p->net, &rows, &head_norm, m->x[layers], m->targets, &m->stats,
+                                    l->scale, m->d[layers & 1], l->scratch));
         touched(p, head_block(p, i));
     }
     touched(p, norm);

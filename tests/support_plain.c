@@ -12,8 +12,8 @@ void plain_open(struct plain_arrays *p, enum weir_dtype dtype, enum weir_dtype g
     const struct weir_device_table *device;
     const struct weir_kernels_table *kernels;
     assert_ok(weir_device_find("host", &device));
-    assert_ok(device->open(&p->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX,
-                                                                     .thread_count = 2}));
+    assert_ok(device->open(
+        &p->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX, .thread_count = 2}));
     assert_ok(device->stream_create(p->device, WEIR_ENGINE_COMPUTE, "plain", &p->stream));
     assert_ok(weir_kernels_find("host", &kernels));
     assert_ok(kernels->open(&p->kernels, p->device, 2, NULL, NULL));
@@ -96,11 +96,11 @@ static double tree(const double *v, size_t n)
 static void window_reduce(struct plain_arrays *p, uint32_t b, uint32_t w)
 {
     const struct weir_thing *thing = &p->model.things[b];
-    struct weir_reduce_args args = {
-        .grad_dtype = p->model.grad_dtype,
-        .grad = p->grad[b] + thing->windows[w].offset,
-        .partials = p->partials + thing->first_segment + thing->windows[w].first_segment,
-        .segment_count = thing->windows[w].segment_count};
+    struct weir_reduce_args args = {.grad_dtype = p->model.grad_dtype,
+                                    .grad = p->grad[b] + thing->windows[w].offset,
+                                    .partials = p->partials + thing->first_segment +
+                                                thing->windows[w].first_segment,
+                                    .segment_count = thing->windows[w].segment_count};
     weir_window_segments(thing, w, args.segments);
     assert_ok(p->kernels->table->reduce(p->kernels, p->stream, &args));
 }
@@ -159,21 +159,21 @@ static uint64_t bytes_different(const void *a, const void *b, uint64_t count)
     return n;
 }
 
-static uint64_t window_different(const struct plain_arrays *p, weir_run *run, uint32_t b, uint32_t w)
+static uint64_t window_different(const struct plain_arrays *p, weir_run *run, uint32_t b,
+                                 uint32_t w)
 {
     const struct weir_thing *thing = &p->model.things[b];
     const struct weir_window *window = &thing->windows[w];
     uint64_t weight = weir_part_bytes(&p->model, WEIR_PART_WEIGHT);
     uint64_t state = weir_part_bytes(&p->model, WEIR_PART_STATE);
     struct weir_window_bytes at;
-    assert_ok(weir_home_fetch(&run->home, b, w, 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE,
-                              &at));
-    uint64_t n = bytes_different(at.part[WEIR_PART_WEIGHT],
-                                 (char *)p->weight[b] + window->offset * weight,
-                                 window->element_count * weight);
+    assert_ok(
+        weir_home_fetch(&run->home, b, w, 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE, &at));
+    uint64_t n =
+        bytes_different(at.part[WEIR_PART_WEIGHT], (char *)p->weight[b] + window->offset * weight,
+                        window->element_count * weight);
     if (w < thing->trained_window_count)
-        n += bytes_different(at.part[WEIR_PART_STATE],
-                             (char *)p->state[b] + window->offset * state,
+        n += bytes_different(at.part[WEIR_PART_STATE], (char *)p->state[b] + window->offset * state,
                              window->element_count * state);
     return n;
 }

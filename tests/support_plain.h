@@ -1,6 +1,6 @@
 /*
- * A model in plain arrays: weight, gradient and state of each block as one array, updated by kernels
- * alone. What a run through weir is compared with, bit for bit.
+ * A model in plain arrays: weight, gradient and state of each block as one array, updated by
+ * kernels alone. What a run through weir is compared with, bit for bit.
  */
 #ifndef WEIR_TESTS_SUPPORT_PLAIN_H
 #define WEIR_TESTS_SUPPORT_PLAIN_H

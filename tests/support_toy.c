@@ -1,122 +1,8 @@
-#include "tests/support_toy.h"
-#include "zero/run.h"
+#include "tests/support_toy_work.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Arithmetic ------------------------------------------------------------------------------- */
-
-static float weight_at(const void *weight, enum weir_dtype dtype, uint64_t i)
-{
-    return dtype == WEIR_BF16 ? weir_float_from_bf16(((const uint16_t *)weight)[i])
-                              : ((const float *)weight)[i];
-}
-
-/* One unit of work; any pointer may be NULL where it makes no sense. */
-struct work {
-    enum weir_dtype dtype;
-    const void *weight;
-    void *weight_out;
-    uint64_t elements;
-    const float *x, *inner_in, *dy;
-    float *y, *inner, *dx, *grad, *loss;
-    uint32_t width;
-    bool fresh, poison;
-    float seed;
-};
-
-static void work_input(const struct work *w)
-{
-    for (uint32_t i = 0; i < w->width; i++)
-        w->y[i] = w->seed + (float)(i % 17) * 0.01f;
-}
-
-static float inner_at(const struct work *w, uint32_t i)
-{
-    return w->x[i] * weight_at(w->weight, w->dtype, (i * 7u) % w->elements) +
-           weight_at(w->weight, w->dtype, (i * 13u + 5u) % w->elements);
-}
-
-static void work_forward(const struct work *w)
-{
-    float sum = 0;
-    for (uint64_t j = 0; j < w->elements; j++)
-        sum += weight_at(w->weight, w->dtype, j);
-    for (uint32_t i = 0; i < w->width; i++) {
-        float inner = inner_at(w, i);
-        if (w->inner)
-            w->inner[i] = inner;
-        w->y[i] = inner * 0.5f + w->x[i] * 0.25f + sum * 1e-4f;
-    }
-}
-
-static void work_loss(const struct work *w)
-{
-    float sum = 0;
-    for (uint32_t i = 0; i < w->width; i++) {
-        sum += w->x[i] * w->x[i];
-        if (w->dx)
-            w->dx[i] = w->x[i] * 0.01f;
-    }
-    w->loss[0] = sum;
-}
-
-static void work_grad(const struct work *w)
-{
-    for (uint64_t j = 0; j < w->elements; j++) {
-        float g = w->dy[j % w->width] + (float)(j % 5) * 1e-3f;
-        if (w->x)
-            g += w->x[(j * 3) % w->width] * 1e-2f + weight_at(w->weight, w->dtype, j) * 1e-2f;
-        w->grad[j] = w->fresh ? g : w->grad[j] + g;
-    }
-    if (w->poison)
-        w->grad[0] = INFINITY;
-}
-
-static void work_backward(const struct work *w)
-{
-    if (w->grad)
-        work_grad(w);
-    for (uint32_t i = 0; w->dx && i < w->width; i++) {
-        float inner = w->inner_in ? w->inner_in[i] : inner_at(w, i);
-        w->dx[i] = w->dy[i] * 0.25f + w->dy[i] * 0.1f * inner;
-    }
-}
-
-static void work_write(const struct work *w)
-{
-    for (uint64_t j = 0; j < w->elements; j++) {
-        /* Padding is 0 and stays it: checkpoints do not hold it. */
-        float v = weight_at(w->weight, w->dtype, j);
-        v = v == 0 ? 0 : v * 0.5f + 0.125f;
-        if (w->dtype == WEIR_BF16)
-            ((uint16_t *)w->weight_out)[j] = weir_bf16_from_float(v);
-        else
-            ((float *)w->weight_out)[j] = v;
-    }
-}
-
-/* What fraction of a block is trained: its gradient's elements. */
-static uint64_t trained_elements(const struct toy_spec *spec, uint32_t block)
-{
-    uint64_t count = 0;
-    for (uint32_t t = 0; t < spec->tensor_count[block]; t++)
-        if (spec->kind[block][t] == WEIR_TRAINED)
-            count += (spec->elements[block][t] + 2047) / 2048 * 2048;
-    return count;
-}
-
-static uint64_t all_elements(const struct toy_spec *spec, uint32_t block)
-{
-    uint64_t count = 0;
-    for (uint32_t t = 0; t < spec->tensor_count[block]; t++)
-        count += (spec->elements[block][t] + 2047) / 2048 * 2048;
-    return count;
-}
-
-/* The spec ---------------------------------------------------------------------------------- */
 
 uint32_t toy_block_count(const struct toy_spec *spec)
 {
@@ -172,9 +58,8 @@ static uint32_t kept(struct toy *toy, const char *kind, uint32_t i, uint32_t m, 
     char name[32];
     uint32_t id;
     snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
-    assert_ok(weir_kept_add(toy->run,
-                            &(struct weir_kept){sizeof(struct weir_kept), name, bytes, optional},
-                            &id));
+    assert_ok(weir_kept_add(
+        toy->run, &(struct weir_kept){sizeof(struct weir_kept), name, bytes, optional}, &id));
     return id;
 }
 
@@ -267,8 +152,10 @@ static enum weir_status done(struct context *c, const struct weir_use *uses, siz
 static struct work work_base(const struct context *c, uint32_t block, const struct weir_view *view)
 {
     const struct toy_spec *spec = &c->toy->spec;
-    return (struct work){.dtype = spec->dtype, .weight = view ? view->bytes : NULL,
-                         .elements = view ? all_elements(spec, block) : 0, .width = spec->width};
+    return (struct work){.dtype = spec->dtype,
+                         .weight = view ? view->bytes : NULL,
+                         .elements = view ? all_elements(spec, block) : 0,
+                         .width = spec->width};
 }
 
 static enum weir_status input_stage(struct context *c, uint32_t m)
@@ -445,9 +332,8 @@ static enum weir_status events(struct context *c)
     return WEIR_OK;
 }
 
-enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
-                          const struct toy_input *input, const struct weir_update *update,
-                          float *loss, struct weir_report *report)
+enum weir_status toy_step(struct toy *toy, const char *key, bool dry, const struct toy_input *input,
+                          const struct weir_update *update, float *loss, struct weir_report *report)
 {
     struct context c = {.toy = toy, .input = input, .dry = dry};
     WEIR_TRY(weir_step_begin(toy->run, key, dry));
@@ -462,149 +348,4 @@ enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
     for (uint32_t m = 0; !dry && m < toy->spec.micro_count; m++)
         *loss += toy->losses[m];
     return WEIR_OK;
-}
-
-/* As a plain loop --------------------------------------------------------------------------- */
-
-void toy_plain_open(struct toy_plain *plain, const struct toy_spec *spec, struct weir_grain grain)
-{
-    *plain = (struct toy_plain){.spec = *spec};
-    plain_open(&plain->arrays, spec->dtype, spec->grad_dtype, grain);
-    for (uint32_t b = 0; b < toy_block_count(spec); b++) {
-        struct weir_tensor tensors[TOY_TENSORS];
-        char names[TOY_TENSORS][32];
-        toy_tensors(spec, b, tensors, names);
-        plain_block_add(&plain->arrays, tensors, spec->tensor_count[b]);
-    }
-}
-
-void toy_plain_close(struct toy_plain *plain)
-{
-    plain_close(&plain->arrays);
-}
-
-struct activations {
-    float *x[TOY_BLOCKS + 1][TOY_MICRO], *d[2][TOY_MICRO];
-};
-
-static struct work plain_base(const struct toy_plain *p, uint32_t b)
-{
-    return (struct work){.dtype = p->spec.dtype, .weight = p->arrays.weight[b],
-                         .elements = all_elements(&p->spec, b), .width = p->spec.width};
-}
-
-static void plain_grad(struct toy_plain *p, uint32_t b, const float *x, const float *dy,
-                       bool with_weight, bool poison)
-{
-    if (trained_elements(&p->spec, b) == 0)
-        return;
-    struct work w = plain_base(p, b);
-    w.elements = trained_elements(&p->spec, b);
-    w.weight = with_weight ? w.weight : NULL;
-    w.x = x;
-    w.dy = dy;
-    w.grad = p->arrays.grad[b];
-    w.fresh = p->arrays.fresh[b];
-    w.poison = poison;
-    work_backward(&w);
-    p->arrays.fresh[b] = false;
-    p->arrays.made[b] = true;
-}
-
-static void plain_backward(struct toy_plain *p, const struct toy_input *input,
-                           struct activations *a)
-{
-    /* Whatever the groups, micro-batches add up from the last to the first. */
-    for (uint32_t m = p->spec.micro_count; m-- > 0;)
-        for (uint32_t b = p->spec.block_count; b-- > 0;) {
-            struct work w = plain_base(p, b);
-            w.x = a->x[b][m];
-            w.dy = a->d[(b + 1) & 1][m];
-            w.dx = a->d[b & 1][m];
-            work_backward(&w);
-            plain_grad(p, b, a->x[b][m], a->d[(b + 1) & 1][m], true,
-                       input->poison_block == (int)b);
-        }
-    for (uint32_t m = p->spec.micro_count; p->spec.head_only_gradient && m-- > 0;)
-        plain_grad(p, p->spec.block_count, NULL, a->d[0][m], false, false);
-    for (uint32_t m = p->spec.micro_count; p->spec.tied && m-- > 0;)
-        plain_grad(p, 0, NULL, a->d[0][m], false, false);
-}
-
-static void plain_write(struct toy_plain *p, uint32_t b)
-{
-    struct work w = plain_base(p, b);
-    w.weight_out = p->arrays.weight[b];
-    work_write(&w);
-    const struct weir_thing *thing = &p->arrays.model.things[b];
-    for (uint32_t i = 0; p->spec.dtype == WEIR_BF16 && i < thing->trained_segment_count; i++) {
-        const struct weir_segment *s = &thing->segments[i];
-        memset((char *)p->arrays.state[b] + s->offset * 10, 0, s->padded_count * 2ull);
-    }
-}
-
-void toy_plain_step(struct toy_plain *p, const struct toy_input *input,
-                    const struct weir_update *update, float *loss, double *norm, bool *skipped)
-{
-    struct activations a;
-    if (input->write_block >= 0)
-        plain_write(p, (uint32_t)input->write_block);
-    *loss = 0;
-    plain_begin(&p->arrays);
-    for (uint32_t m = 0; m < p->spec.micro_count; m++) {
-        for (uint32_t b = 0; b <= p->spec.block_count; b++)
-            a.x[b][m] = malloc(p->spec.width * sizeof(float));
-        for (uint32_t i = 0; i < 2; i++)
-            a.d[i][m] = malloc(p->spec.width * sizeof(float));
-        struct work w = plain_base(p, 0);
-        w.y = a.x[0][m];
-        w.seed = input->seed + (float)m;
-        work_input(&w);
-        for (uint32_t b = 0; b < p->spec.block_count; b++) {
-            w = plain_base(p, b);
-            w.x = a.x[b][m];
-            w.y = a.x[b + 1][m];
-            work_forward(&w);
-        }
-        float one;
-        w.x = a.x[p->spec.block_count][m];
-        w.loss = &one;
-        w.dx = a.d[p->spec.block_count & 1][m];
-        work_loss(&w);
-        *loss += one;
-    }
-    *norm = 0;
-    *skipped = false;
-    if (input->training) {
-        plain_backward(p, input, &a);
-        *norm = plain_finish(&p->arrays, update, skipped);
-    }
-    for (uint32_t m = 0; m < p->spec.micro_count; m++) {
-        for (uint32_t b = 0; b <= p->spec.block_count; b++)
-            free(a.x[b][m]);
-        for (uint32_t i = 0; i < 2; i++)
-            free(a.d[i][m]);
-    }
-}
-
-/* Both ---------------------------------------------------------------------------------------- */
-
-void toy_load(struct toy *toy, struct toy_plain *plain)
-{
-    for (uint32_t b = 0; b < toy_block_count(&toy->spec); b++)
-        for (uint32_t t = 0; t < toy->spec.tensor_count[b]; t++) {
-            uint64_t count = toy->spec.elements[b][t];
-            float *values = malloc(count * sizeof *values);
-            char name[32];
-            snprintf(name, sizeof name, "block%u.tensor%u", b, t);
-            weir_random_normal(7, name, 0, count, 0.1f, values);
-            assert_ok(weir_block_load(toy->run, toy->blocks[b], t, WEIR_FP32, values, 0, count));
-            plain_load(&plain->arrays, b, t, values);
-            free(values);
-        }
-}
-
-uint64_t toy_compare(weir_run *run, const struct toy_plain *plain)
-{
-    return plain_compare(&plain->arrays, run);
 }

@@ -21,18 +21,18 @@ struct toy_spec {
     uint32_t tensor_count[TOY_BLOCKS];
     uint64_t elements[TOY_BLOCKS][TOY_TENSORS];
     enum weir_kind kind[TOY_BLOCKS][TOY_TENSORS];
-    uint32_t width; /* floats of a boundary */
-    bool tied;      /* the first block's gradient is wanted again at the end (ADD) */
-    bool inner;     /* optional activations are offered */
+    uint32_t width;          /* floats of a boundary */
+    bool tied;               /* the first block's gradient is wanted again at the end (ADD) */
+    bool inner;              /* optional activations are offered */
     bool head_only_gradient; /* a further block is wanted only with GRAD */
 };
 
 /* One step, the same for both. */
 struct toy_input {
-    float seed;         /* fills the first boundary */
+    float seed; /* fills the first boundary */
     bool training;
-    int poison_block;   /* -1, or the block into whose gradient an inf is put */
-    int write_block;    /* -1, or a block whose weight is changed by WEIR_WRITE first */
+    int poison_block; /* -1, or the block into whose gradient an inf is put */
+    int write_block;  /* -1, or a block whose weight is changed by WEIR_WRITE first */
     uint32_t groups;
 };
 
@@ -54,9 +54,9 @@ struct toy { /* on a run */
 void toy_open(struct toy *toy, weir_run *run, const struct toy_spec *spec);
 uint32_t toy_block_count(const struct toy_spec *spec);
 /* CANCELED after abort_at. key: records when dry. */
-enum weir_status toy_step(struct toy *toy, const char *key, bool dry,
-                          const struct toy_input *input, const struct weir_update *update,
-                          float *loss, struct weir_report *report);
+enum weir_status toy_step(struct toy *toy, const char *key, bool dry, const struct toy_input *input,
+                          const struct weir_update *update, float *loss,
+                          struct weir_report *report);
 
 struct toy_plain {
     struct toy_spec spec;

@@ -206,7 +206,7 @@ static enum weir_status use_everything(const struct weir_device_table *table)
     return status;
 }
 
-/* Whichever heap allocation fails, it is NOMEM and nothing is left; queueing allocates nothing. */
+/* Whichever heap allocation fails, it is NOMEM and nothing is left. */
 static void any_failed_allocation_is_nomem(void **state)
 {
     (void)state;

@@ -63,8 +63,8 @@ static bool piece_find(const weir_run *run, const struct range *range, uint32_t 
         .padded_count = segment->padded_count,
     };
     if (state)
-        out->state = (char *)state + (segment->offset - w->offset) *
-                                         weir_part_bytes(&run->model, WEIR_PART_STATE);
+        out->state = (char *)state +
+                     (segment->offset - w->offset) * weir_part_bytes(&run->model, WEIR_PART_STATE);
     return true;
 }
 
@@ -80,8 +80,9 @@ static uint64_t piece_load_bf16(const struct piece *piece, uint16_t *weight, enu
     int16_t *residual = residual_at(piece);
     uint64_t bad = 0;
     for (uint64_t i = 0; i < piece->count; i++) {
-        float master = dtype == WEIR_FP32 ? ((const float *)values)[at + i]
-                                          : weir_float_from_bf16(((const uint16_t *)values)[at + i]);
+        float master = dtype == WEIR_FP32
+                           ? ((const float *)values)[at + i]
+                           : weir_float_from_bf16(((const uint16_t *)values)[at + i]);
         int16_t rest;
         bad += weir_master_split(&master, &weight[piece->in_window + i], &rest, 1);
         if (residual)
@@ -137,10 +138,11 @@ static enum weir_status range_valid(weir_run *run, const struct range *range, co
                          call, block->name, block->tensor_count, range->tensor);
     uint64_t count = block->tensors[range->tensor].count;
     if (range->first > range->end || range->end > count)
-        return weir_fail(WEIR_ERR_ARG, "%s: tensor \"%s\" has %llu elements, [%llu, %llu) were "
-                         "asked for", call, block->tensors[range->tensor].name,
-                         (unsigned long long)count, (unsigned long long)range->first,
-                         (unsigned long long)range->end);
+        return weir_fail(WEIR_ERR_ARG,
+                         "%s: tensor \"%s\" has %llu elements, [%llu, %llu) were "
+                         "asked for",
+                         call, block->tensors[range->tensor].name, (unsigned long long)count,
+                         (unsigned long long)range->first, (unsigned long long)range->end);
     return WEIR_OK;
 }
 
@@ -185,7 +187,8 @@ enum weir_status weir_block_load(weir_run *run, uint32_t block, size_t tensor,
             WEIR_TRY(weir_run_result(run, window_load(run, &range, w, dtype, values, &bad)));
     if (bad > 0)
         return weir_run_result(
-            run, weir_fail(WEIR_ERR_CORRUPT, "tensor \"%s\": %llu of elements [%llu, %llu) are not "
+            run, weir_fail(WEIR_ERR_CORRUPT,
+                           "tensor \"%s\": %llu of elements [%llu, %llu) are not "
                            "finite as weights; mend the file that they come from",
                            thing->tensors[tensor].name, (unsigned long long)bad,
                            (unsigned long long)first, (unsigned long long)(first + count)));

@@ -69,8 +69,8 @@ enum weir_status weir_wholes_make(const weir_run *run, struct weir_wholes *out)
         const struct weir_thing *thing = &run->model.things[i];
         if (!thing->is_block)
             continue;
-        status = weir_alloc(&out->of[i], thing->tensor_count, sizeof **out->of,
-                            "checkpoint tensors");
+        status =
+            weir_alloc(&out->of[i], thing->tensor_count, sizeof **out->of, "checkpoint tensors");
         for (uint32_t t = 0; status == WEIR_OK && t < thing->tensor_count; t++)
             status = whole_add(out, &thing->tensors[t], array_count, &out->of[i][t]);
     }
@@ -89,8 +89,9 @@ void weir_wholes_free(const weir_run *run, struct weir_wholes *wholes)
 }
 
 static enum weir_status segment_pieces(const weir_run *run, const struct weir_segment *segment,
-                                       uint64_t in_whole, char *state, struct weir_array_piece piece,
-                                       weir_piece_fn *fn, void *context)
+                                       uint64_t in_whole, char *state,
+                                       struct weir_array_piece piece, weir_piece_fn *fn,
+                                       void *context)
 {
     size_t array_count;
     const struct weir_state_array *arrays = weir_state_arrays(run->model.dtype, &array_count);

@@ -20,8 +20,8 @@ struct weir_whole {
     enum weir_kind kind;
     uint32_t dim_count;
     uint64_t shape[4], count;
-    size_t model_index;     /* in the model file's list */
-    size_t state_index;     /* of its first state array in the states' list; trained only */
+    size_t model_index; /* in the model file's list */
+    size_t state_index; /* of its first state array in the states' list; trained only */
 };
 struct weir_wholes {
     struct weir_whole *wholes;
@@ -45,7 +45,8 @@ struct weir_array_piece {
     uint32_t array;       /* of the states; meaningless for the weight */
     uint64_t first_bytes; /* in the whole tensor */
 };
-/* Visit the weight (array == UINT32_MAX) and the state arrays of each segment of a fetched window. */
+/* Visit the weight (array == UINT32_MAX) and the state arrays of each segment of a fetched window.
+ */
 typedef enum weir_status weir_piece_fn(void *context, const struct weir_array_piece *piece,
                                        bool is_weight);
 enum weir_status weir_window_pieces(const weir_run *run, const struct weir_wholes *wholes,

@@ -22,8 +22,10 @@ static enum weir_status number_get(const json_t *root, const char *path, const c
 {
     const json_t *value = json_object_get(root, field);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return weir_fail(WEIR_ERR_CORRUPT, "checkpoint file \"%s\": field \"%s\" is missing or not "
-                         "a count", path, field);
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "checkpoint file \"%s\": field \"%s\" is missing or not "
+                         "a count",
+                         path, field);
     *out = (uint64_t)json_integer_value(value);
     return WEIR_OK;
 }
@@ -33,16 +35,19 @@ static enum weir_status root_read(struct load *load, const json_t *root, const c
     uint64_t format = 0;
     WEIR_TRY(number_get(root, path, "weir_format", &format));
     if (format != WEIR_FORMAT)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "checkpoint file \"%s\": weir_format %llu, this "
-                         "build reads %d; use the weir that wrote it", path,
-                         (unsigned long long)format, WEIR_FORMAT);
+        return weir_fail(WEIR_ERR_UNSUPPORTED,
+                         "checkpoint file \"%s\": weir_format %llu, this "
+                         "build reads %d; use the weir that wrote it",
+                         path, (unsigned long long)format, WEIR_FORMAT);
     WEIR_TRY(number_get(root, path, "steps", &load->steps));
     WEIR_TRY(number_get(root, path, "updates", &load->updates));
     const char *dtype = json_string_value(json_object_get(root, "dtype"));
     const char *mine = load->run->model.dtype == WEIR_BF16 ? "bf16" : "fp32";
     if (!dtype || strcmp(dtype, mine) != 0)
-        return weir_fail(WEIR_ERR_ARG, "checkpoint file \"%s\": dtype \"%s\", this run has \"%s\"; "
-                         "resume with the dtype it was begun with", path, dtype ? dtype : "?", mine);
+        return weir_fail(WEIR_ERR_ARG,
+                         "checkpoint file \"%s\": dtype \"%s\", this run has \"%s\"; "
+                         "resume with the dtype it was begun with",
+                         path, dtype ? dtype : "?", mine);
     return WEIR_OK;
 }
 
@@ -72,9 +77,10 @@ static enum weir_status tensor_match(const struct weir_tensors *set, const char 
         return weir_fail(WEIR_ERR_CORRUPT, "checkpoint file \"%s\": tensor \"%s\" is missing", file,
                          name);
     if ((*out)->dtype != dtype || (*out)->element_count != whole->count)
-        return weir_fail(WEIR_ERR_ARG, "checkpoint file \"%s\": tensor \"%s\" is %s with %llu "
-                         "elements, this run needs %s with %llu", file, name,
-                         weir_file_dtype_name((*out)->dtype),
+        return weir_fail(WEIR_ERR_ARG,
+                         "checkpoint file \"%s\": tensor \"%s\" is %s with %llu "
+                         "elements, this run needs %s with %llu",
+                         file, name, weir_file_dtype_name((*out)->dtype),
                          (unsigned long long)(*out)->element_count, weir_file_dtype_name(dtype),
                          (unsigned long long)whole->count);
     return WEIR_OK;
@@ -83,8 +89,7 @@ static enum weir_status tensor_match(const struct weir_tensors *set, const char 
 static enum weir_status tensors_match(struct load *load)
 {
     size_t array_count;
-    const struct weir_state_array *arrays =
-        weir_state_arrays(load->run->model.dtype, &array_count);
+    const struct weir_state_array *arrays = weir_state_arrays(load->run->model.dtype, &array_count);
     for (size_t i = 0; i < load->wholes.count; i++) {
         const struct weir_whole *whole = &load->wholes.wholes[i];
         WEIR_TRY(tensor_match(load->weights, WEIR_FILE_MODEL, whole, "",
@@ -106,8 +111,8 @@ static enum weir_status load_open(struct load *load, const char *directory)
     WEIR_TRY(json_read(load, directory));
     WEIR_TRY(weir_wholes_make(load->run, &load->wholes));
     WEIR_TRY(weir_alloc(&load->weight_of, load->wholes.count, sizeof *load->weight_of, "tensors"));
-    WEIR_TRY(weir_alloc(&load->state_of, load->wholes.state_count, sizeof *load->state_of,
-                        "tensors"));
+    WEIR_TRY(
+        weir_alloc(&load->state_of, load->wholes.state_count, sizeof *load->state_of, "tensors"));
     snprintf(path, sizeof path, "%s/%s", directory, WEIR_FILE_MODEL);
     WEIR_TRY(weir_tensors_open(&load->weights, path));
     snprintf(path, sizeof path, "%s/%s", directory, WEIR_FILE_STATES);
@@ -120,8 +125,9 @@ static enum weir_status piece_read(void *context, const struct weir_array_piece 
 {
     struct load *load = context;
     const struct weir_whole *whole = &load->wholes.wholes[piece->whole];
-    const struct weir_file_tensor *tensor =
-        is_weight ? load->weight_of[piece->whole] : load->state_of[whole->state_index + piece->array];
+    const struct weir_file_tensor *tensor = is_weight
+                                                ? load->weight_of[piece->whole]
+                                                : load->state_of[whole->state_index + piece->array];
     return weir_tensors_read(is_weight ? load->weights : load->states, tensor, piece->first_bytes,
                              piece->bytes, piece->byte_count);
 }

@@ -34,8 +34,7 @@ static enum weir_status tensor_fill(struct weir_file_tensor *out, const struct w
 static enum weir_status lists_make(struct save *save)
 {
     size_t array_count;
-    const struct weir_state_array *arrays =
-        weir_state_arrays(save->run->model.dtype, &array_count);
+    const struct weir_state_array *arrays = weir_state_arrays(save->run->model.dtype, &array_count);
     struct weir_wholes *w = &save->wholes;
     WEIR_TRY(weir_wholes_make(save->run, w));
     WEIR_TRY(weir_alloc(&save->weights, w->count, sizeof *save->weights, "tensor list"));
@@ -120,11 +119,11 @@ static enum weir_status json_write(struct save *save, const char *caller_json)
         return weir_fail(WEIR_ERR_ARG, "weir_save: caller_json is not a JSON object: %s",
                          error.text);
     }
-    json_t *root = json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "weir_format", WEIR_FORMAT, "steps",
-                             (json_int_t)run->step_count, "updates", (json_int_t)run->update_count,
-                             "dtype", run->model.dtype == WEIR_BF16 ? "bf16" : "fp32", "grad_dtype",
-                             run->model.grad_dtype == WEIR_BF16 ? "bf16" : "fp32", "caller",
-                             caller);
+    json_t *root =
+        json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "weir_format", WEIR_FORMAT, "steps",
+                  (json_int_t)run->step_count, "updates", (json_int_t)run->update_count, "dtype",
+                  run->model.dtype == WEIR_BF16 ? "bf16" : "fp32", "grad_dtype",
+                  run->model.grad_dtype == WEIR_BF16 ? "bf16" : "fp32", "caller", caller);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     enum weir_status status =
         text ? weir_directory_file(&save->directory, WEIR_FILE_JSON, text, strlen(text))

@@ -110,5 +110,6 @@ enum weir_status weir_comm_find(const char *name, const struct weir_comm_table *
             *out = instances[i];
             return WEIR_OK;
         }
-    return weir_fail(WEIR_ERR_UNSUPPORTED, "communicator \"%s\": not built; there is: single", name);
+    return weir_fail(WEIR_ERR_UNSUPPORTED, "communicator \"%s\": not built; there is: single",
+                     name);
 }

@@ -18,16 +18,20 @@ static enum weir_status flat_remove(const char *path)
     DIR *dir = opendir(path);
     if (!dir)
         return errno == ENOENT ? WEIR_OK
-                               : weir_fail_errno(WEIR_ERR_IO, errno, "directory \"%s\": cannot be "
-                                                 "opened to remove it", path);
+                               : weir_fail_errno(WEIR_ERR_IO, errno,
+                                                 "directory \"%s\": cannot be "
+                                                 "opened to remove it",
+                                                 path);
     struct dirent *entry;
     while ((entry = readdir(dir)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             unlinkat(dirfd(dir), entry->d_name, 0);
     closedir(dir);
     if (rmdir(path) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "directory \"%s\": cannot be removed; remove it "
-                               "by hand", path);
+        return weir_fail_errno(WEIR_ERR_IO, errno,
+                               "directory \"%s\": cannot be removed; remove it "
+                               "by hand",
+                               path);
     return WEIR_OK;
 }
 
@@ -48,8 +52,10 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
     snprintf(d->temporary, bytes, "%s.tmp", d->path);
     WEIR_TRY(flat_remove(d->temporary));
     if (mkdir(d->temporary, 0777) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "checkpoint \"%s\": directory \"%s\" cannot be "
-                               "made", d->path, d->temporary);
+        return weir_fail_errno(WEIR_ERR_IO, errno,
+                               "checkpoint \"%s\": directory \"%s\" cannot be "
+                               "made",
+                               d->path, d->temporary);
     return WEIR_OK;
 }
 
@@ -67,8 +73,10 @@ enum weir_status weir_directory_path(const struct weir_directory *directory, con
 {
     int n = snprintf(out, out_bytes, "%s/%s", directory->temporary, name);
     if (n < 0 || (size_t)n >= out_bytes || strchr(name, '/'))
-        return weir_fail(WEIR_ERR_ARG, "checkpoint \"%s\": file name \"%s\" is too long or has a "
-                         "slash", directory->path, name);
+        return weir_fail(WEIR_ERR_ARG,
+                         "checkpoint \"%s\": file name \"%s\" is too long or has a "
+                         "slash",
+                         directory->path, name);
     return WEIR_OK;
 }
 
@@ -86,8 +94,10 @@ enum weir_status weir_directory_file(const struct weir_directory *directory, con
     if (fd >= 0)
         close(fd);
     if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": %zu bytes cannot be "
-                               "written", path, byte_count);
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "checkpoint file \"%s\": %zu bytes cannot be "
+                               "written",
+                               path, byte_count);
     return WEIR_OK;
 }
 
@@ -110,8 +120,10 @@ static enum weir_status place(const struct weir_directory *d)
     bool exists = access(d->path, F_OK) == 0;
     int error = weir_file_rename(d->temporary, d->path, exists);
     if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint \"%s\": \"%s\" cannot be renamed to "
-                               "it", d->path, d->temporary);
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "checkpoint \"%s\": \"%s\" cannot be renamed to "
+                               "it",
+                               d->path, d->temporary);
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%s", d->path);
     WEIR_TRY(directory_sync(dirname(parent)));

@@ -80,8 +80,8 @@ static enum weir_status plan_all(weir_run *run, const struct weir_trace *const *
     for (int attempt = 0; attempt < 4; attempt++) {
         uint64_t overhead = fixed.host_bytes + *tables + (uint64_t)run->charged_bytes;
         struct weir_limits limits = {
-            .device_bytes = given ? (*homes)->device_end
-                                  : less(run->options.device_bytes, fixed.device_bytes),
+            .device_bytes =
+                given ? (*homes)->device_end : less(run->options.device_bytes, fixed.device_bytes),
             .host_bytes = given ? (*homes)->host_end : less(run->options.host_bytes, overhead),
             .nvme = run->options.nvme_path != NULL,
             .ring_bytes = run->options.ring_bytes,
@@ -128,8 +128,7 @@ static void homes_count(const weir_run *run, const struct weir_homes *homes,
 
 static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *plan,
                                         const struct weir_trace *trace,
-                                        const struct weir_homes *homes,
-                                        struct weir_prediction *out)
+                                        const struct weir_homes *homes, struct weir_prediction *out)
 {
     struct fixed fixed = fixed_find(run);
     struct weir_plan_cost cost;
@@ -212,8 +211,8 @@ static enum weir_status slabs_make(weir_run *run)
             WEIR_TRY(weir_pool_take(pools[t], "slab", run->slab_bytes[t], &run->slabs[t]));
     run->home.buffer = run->slabs[WEIR_TIER_HOST];
     if (fixed.buffer_bytes > 0)
-        WEIR_TRY(weir_pool_take(run->host_pool, "window buffer", fixed.buffer_bytes,
-                                &run->home.buffer));
+        WEIR_TRY(
+            weir_pool_take(run->host_pool, "window buffer", fixed.buffer_bytes, &run->home.buffer));
     return WEIR_OK;
 }
 
@@ -337,7 +336,7 @@ enum weir_status weir_layout(weir_run *run)
     enum weir_status status = WEIR_OK;
     if (count == 0)
         status = weir_fail(WEIR_ERR_STATE, "weir_layout: no key was recorded since the last "
-                           "layout; run the step dry first");
+                                           "layout; run the step dry first");
     if (status == WEIR_OK)
         status = weir_alloc(&plans, count, sizeof *plans, "plan list");
     if (status == WEIR_OK)

@@ -100,8 +100,11 @@ static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes
         return WEIR_OK;
     memset(memory, 0, need);
     char *at = memory;
-    struct weir_gemm_args args = {.gemm = gemm, .a = at, .b = at + 4ull * n * n,
-                                  .c = at + 8ull * n * n, .scratch = at + 12ull * n * n};
+    struct weir_gemm_args args = {.gemm = gemm,
+                                  .a = at,
+                                  .b = at + 4ull * n * n,
+                                  .c = at + 8ull * n * n,
+                                  .scratch = at + 12ull * n * n};
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < TRIES; i++) {
         uint64_t begin = weir_now_ns();
@@ -134,7 +137,9 @@ static enum weir_status drive_pass(struct weir_io *io, uint32_t file, void *memo
     for (uint64_t round = 0; round < FILE_ROUNDS; round++) {
         struct weir_io_request requests[SLICES];
         for (uint64_t i = 0; i < SLICES; i++)
-            requests[i] = (struct weir_io_request){.id = i, .kind = kind, .file = file,
+            requests[i] = (struct weir_io_request){.id = i,
+                                                   .kind = kind,
+                                                   .file = file,
                                                    .offset_bytes = round * bytes + i * slice,
                                                    .bytes = (char *)memory + i * slice,
                                                    .byte_count = slice};
@@ -151,8 +156,7 @@ static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *me
     uint64_t file_bytes = bytes * FILE_ROUNDS, took;
     WEIR_TRY(weir_extent_open(&extent, io, run->options.nvme_path, file_bytes,
                               run->options.require_direct, &run->log, NULL, NULL));
-    enum weir_status status =
-        drive_pass(io, extent.file, memory, bytes, WEIR_IO_WRITE, &took);
+    enum weir_status status = drive_pass(io, extent.file, memory, bytes, WEIR_IO_WRITE, &took);
     out->write_bytes_per_s = rate((double)file_bytes, took);
     if (status == WEIR_OK)
         status = drive_pass(io, extent.file, memory, bytes, WEIR_IO_READ, &took);
@@ -169,8 +173,9 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
     if (!run->options.nvme_path)
         return WEIR_OK;
     struct weir_io *io;
-    WEIR_TRY(weir_io_open(&io, &(struct weir_io_options){.engine = "threads", .depth = 16,
-                                                         .request_count = 8, .log = &run->log}));
+    WEIR_TRY(weir_io_open(
+        &io, &(struct weir_io_options){
+                 .engine = "threads", .depth = 16, .request_count = 8, .log = &run->log}));
     enum weir_status status = drive_passes(run, io, memory, bytes, out);
     weir_io_close(io);
     return status;

@@ -104,10 +104,9 @@ static enum weir_status norm_find(weir_run *run, double *norm)
         if (!made_gradient(trace, &run->model, i))
             continue;
         const struct weir_thing *block = &run->model.things[trace->uses[i].id];
-        WEIR_TRY(run->table->copy(run->compute, run->norms + block->first_segment,
-                                  run->partials + block->first_segment,
-                                  block->trained_segment_count * sizeof *run->norms,
-                                  WEIR_COPY_TO_HOST));
+        WEIR_TRY(run->table->copy(
+            run->compute, run->norms + block->first_segment, run->partials + block->first_segment,
+            block->trained_segment_count * sizeof *run->norms, WEIR_COPY_TO_HOST));
     }
     WEIR_TRY(run->table->stream_sync(run->compute));
     WEIR_TRY(run->comm->table->all_gather(run->comm, run->norms, count, run->norms));

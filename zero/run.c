@@ -15,7 +15,8 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
                                                        : sizeof run->options);
     struct weir_options *o = &run->options;
     if (!o->device || o->dtype > WEIR_FP32 || o->grad_dtype > WEIR_FP32)
-        return weir_fail(WEIR_ERR_ARG, "weir_open: device %s, dtype %d, grad_dtype %d; give a "
+        return weir_fail(WEIR_ERR_ARG,
+                         "weir_open: device %s, dtype %d, grad_dtype %d; give a "
                          "device's name and WEIR_BF16 or WEIR_FP32",
                          o->device ? o->device : "NULL", (int)o->dtype, (int)o->grad_dtype);
     if (o->thread_count < 0)
@@ -61,7 +62,8 @@ enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options 
                                       struct weir_grain grain)
 {
     if (!out || !options || options->struct_bytes < offsetof(struct weir_options, cost))
-        return weir_fail(WEIR_ERR_ARG, "weir_open: out or options is NULL, or struct_bytes %zu is "
+        return weir_fail(WEIR_ERR_ARG,
+                         "weir_open: out or options is NULL, or struct_bytes %zu is "
                          "not set to sizeof(struct weir_options)",
                          options ? options->struct_bytes : 0);
     weir_run *run;
@@ -153,8 +155,10 @@ enum weir_status weir_run_idle(weir_run *run, const char *call)
 {
     WEIR_TRY(weir_run_alive(run));
     if (!run->laid_out)
-        return weir_fail(WEIR_ERR_STATE, "%s: the run has no layout yet; record a dry step and "
-                         "call weir_layout first", call);
+        return weir_fail(WEIR_ERR_STATE,
+                         "%s: the run has no layout yet; record a dry step and "
+                         "call weir_layout first",
+                         call);
     if (run->key)
         return weir_fail(WEIR_ERR_STATE, "%s: inside step \"%s\"; end or abort it first", call,
                          run->key->trace->key);
@@ -172,8 +176,10 @@ enum weir_status weir_run_block(const weir_run *run, uint32_t id, const char *ca
 static enum weir_status tensors_open(weir_run *run, const char *call)
 {
     if (run->laid_out || run->key)
-        return weir_fail(WEIR_ERR_STATE, "%s: tensors are added before the layout and outside "
-                         "steps", call);
+        return weir_fail(WEIR_ERR_STATE,
+                         "%s: tensors are added before the layout and outside "
+                         "steps",
+                         call);
     return WEIR_OK;
 }
 

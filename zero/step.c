@@ -16,8 +16,8 @@ struct weir_key *weir_run_key(const weir_run *run, const char *name)
 
 static enum weir_status key_add(weir_run *run, struct weir_key *key)
 {
-    WEIR_TRY(weir_grow(&run->keys, &run->key_capacity, run->key_count + 1, sizeof *run->keys,
-                       "keys"));
+    WEIR_TRY(
+        weir_grow(&run->keys, &run->key_capacity, run->key_count + 1, sizeof *run->keys, "keys"));
     run->keys[run->key_count++] = key;
     return WEIR_OK;
 }
@@ -43,8 +43,10 @@ static enum weir_status dry_begin(weir_run *run, const char *name)
         WEIR_TRY(key_make(run, name, &key));
     } else {
         if (key->plan)
-            return weir_fail(WEIR_ERR_STATE, "weir_step_begin: key \"%s\" is laid out already; "
-                             "record another shape under another key", name);
+            return weir_fail(WEIR_ERR_STATE,
+                             "weir_step_begin: key \"%s\" is laid out already; "
+                             "record another shape under another key",
+                             name);
         struct weir_trace *trace;
         WEIR_TRY(weir_trace_open(&trace, name));
         weir_trace_close(key->trace);
@@ -60,8 +62,10 @@ static enum weir_status real_begin(weir_run *run, const char *name)
     WEIR_TRY(weir_run_idle(run, "weir_step_begin"));
     struct weir_key *key = weir_run_key(run, name);
     if (!key || !key->score)
-        return weir_fail(WEIR_ERR_STATE, "weir_step_begin: key \"%s\" was not recorded and laid "
-                         "out; run it dry and call weir_layout", name);
+        return weir_fail(WEIR_ERR_STATE,
+                         "weir_step_begin: key \"%s\" was not recorded and laid "
+                         "out; run it dry and call weir_layout",
+                         name);
     run->step_begin_ns = weir_now_ns();
     WEIR_TRY(weir_replay_begin(run->replay, key->score, run->pending));
     run->key = key;
@@ -105,8 +109,10 @@ enum weir_status weir_want_wait(weir_run *run)
     struct weir_device_info info;
     run->table->info(run->device, &info);
     if (!info.calls_run_on_cpu)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "weir_want_wait: views of device \"%s\" are not "
-                         "usable by a CPU thread; queue on weir_compute_stream", run->table->name);
+        return weir_fail(WEIR_ERR_UNSUPPORTED,
+                         "weir_want_wait: views of device \"%s\" are not "
+                         "usable by a CPU thread; queue on weir_compute_stream",
+                         run->table->name);
     return run->dry ? WEIR_OK : weir_run_result(run, run->table->stream_sync(run->compute));
 }
 
@@ -195,16 +201,15 @@ static enum weir_status real_end(weir_run *run, const struct weir_update *update
     report_fill(run, &stats, &full);
     run->key = NULL;
     if (report)
-        memcpy(report, &full,
-               full.struct_bytes < sizeof full ? full.struct_bytes : sizeof full);
+        memcpy(report, &full, full.struct_bytes < sizeof full ? full.struct_bytes : sizeof full);
     return WEIR_OK;
 }
 
 static enum weir_status update_valid(const struct weir_update *u)
 {
-    if (u && (u->struct_bytes < sizeof *u || !(u->beta1 >= 0 && u->beta1 < 1) ||
-              !(u->beta2 >= 0 && u->beta2 < 1) || !(u->eps >= 0) || !(u->clip >= 0) ||
-              !(u->lr >= 0)))
+    if (u &&
+        (u->struct_bytes < sizeof *u || !(u->beta1 >= 0 && u->beta1 < 1) ||
+         !(u->beta2 >= 0 && u->beta2 < 1) || !(u->eps >= 0) || !(u->clip >= 0) || !(u->lr >= 0)))
         return weir_fail(WEIR_ERR_ARG,
                          "weir_step_end: struct_bytes %zu, lr %g, beta1 %g, beta2 %g, eps %g, clip "
                          "%g; betas lie in [0, 1), the rest is not negative",

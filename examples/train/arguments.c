@@ -6,8 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_TEXT, KIND_BYTES, KIND_COUNT, KIND_COUNT32, KIND_NUMBER, KIND_SCHEDULE, KIND_DTYPE,
-            KIND_THREADS, KIND_SWITCH };
+enum kind {
+    KIND_TEXT,
+    KIND_BYTES,
+    KIND_COUNT,
+    KIND_COUNT32,
+    KIND_NUMBER,
+    KIND_SCHEDULE,
+    KIND_DTYPE,
+    KIND_THREADS,
+    KIND_SWITCH
+};
 
 struct flag {
     const char *name;
@@ -60,7 +69,8 @@ static const struct flag flags[] = {
      "D        bf16 (exact fp32 masters in 12 bytes a parameter) or fp32 (default bf16)"},
     {"--grad-dtype", KIND_DTYPE, FIELD(grad_dtype), 0,
      "D        in which gradients wait for their update, fp32 or bf16 (default fp32)"},
-    {"--seed", KIND_COUNT, FIELD(seed), 0, "N        of initial weights and data order (default 1)"},
+    {"--seed", KIND_COUNT, FIELD(seed), 0,
+     "N        of initial weights and data order (default 1)"},
     {"--threads", KIND_THREADS, FIELD(threads), 1,
      "N        of the compute team (default: one a core)"},
     {"--out", KIND_TEXT, FIELD(out), 0,
@@ -85,9 +95,10 @@ void arguments_help(void)
            "  weir-train --model PATH --data PATHS [options]\n\n");
     for (size_t i = 0; i < FLAG_COUNT; i++)
         printf("  %-16s %s\n", flags[i].name, flags[i].help);
-    printf("\nThe same model, data, seed and batch give the same weights, bit for bit, whatever the "
-           "budgets.\nctrl-C saves the beginning of the step and leaves; a second one leaves at "
-           "once.\n");
+    printf(
+        "\nThe same model, data, seed and batch give the same weights, bit for bit, whatever the "
+        "budgets.\nctrl-C saves the beginning of the step and leaves; a second one leaves at "
+        "once.\n");
 }
 
 static enum weir_status number_read(const char *flag, const char *text, double *out)
@@ -116,9 +127,9 @@ static enum weir_status bytes_read(const char *flag, const char *text, uint64_t 
     static const struct {
         const char *unit;
         double bytes;
-    } units[] = {{"", 1},      {"B", 1},       {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-                 {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30},   {"T", 0x1p40}};
+    } units[] = {{"", 1},         {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+                 {"K", 0x1p10},   {"M", 0x1p20}, {"G", 0x1p30},   {"T", 0x1p40}};
     char *end;
     double value = strtod(text, &end);
     for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
@@ -198,11 +209,25 @@ static enum weir_status together_check(const struct arguments *a)
 
 enum weir_status arguments_read(struct arguments *a, int count, char **values)
 {
-    *a = (struct arguments){.device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .seq_len = 256,
-                            .micro_batch = 1, .batch = 4, .steps = 100, .eval_batches = 4,
-                            .keep = 2, .max_skips = 10, .seed = 1, .lr = 3e-4, .min_lr = -1,
-                            .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-                            .clip = 1, .dtype = WEIR_BF16, .grad_dtype = WEIR_FP32};
+    *a = (struct arguments){.device_bytes = UINT64_MAX,
+                            .host_bytes = UINT64_MAX,
+                            .seq_len = 256,
+                            .micro_batch = 1,
+                            .batch = 4,
+                            .steps = 100,
+                            .eval_batches = 4,
+                            .keep = 2,
+                            .max_skips = 10,
+                            .seed = 1,
+                            .lr = 3e-4,
+                            .min_lr = -1,
+                            .weight_decay = 0.1,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .eps = 1e-8,
+                            .clip = 1,
+                            .dtype = WEIR_BF16,
+                            .grad_dtype = WEIR_FP32};
     bool seen[FLAG_COUNT] = {false};
     for (int i = 1; i < count; i++) {
         size_t f = 0;

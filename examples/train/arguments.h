@@ -13,7 +13,7 @@ enum schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 
 struct arguments {
     const char *model, *data, *eval_data, *nvme, *out, *log;
-    uint64_t device_bytes, host_bytes; /* UINT64_MAX: all in memory */
+    uint64_t device_bytes, host_bytes;    /* UINT64_MAX: all in memory */
     uint32_t seq_len, micro_batch, batch; /* batch: sequences a step */
     uint64_t steps, eval_every, eval_batches, warmup, save_every, keep, max_skips, seed;
     double lr, min_lr, weight_decay, beta1, beta2, eps, clip;

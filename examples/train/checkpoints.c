@@ -83,8 +83,7 @@ static json_t *numbers(const struct trainer *t)
         c->layer_count, "heads", c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "tied",
         c->tied, "seed", (json_int_t)a->seed, "data", (json_int_t)t->corpus.identity, "seq_len",
         a->seq_len, "batch", a->batch, "micro_batch", a->micro_batch, "threads", a->threads,
-        "kernels", kernels->table->describe(kernels), "position",
-        (json_int_t)(t->step * a->batch));
+        "kernels", kernels->table->describe(kernels), "position", (json_int_t)(t->step * a->batch));
 }
 
 /* The tokenizer travels with the model, so that the checkpoint is one. */
@@ -155,12 +154,16 @@ static enum weir_status fields_compare(const json_t *saved, const json_t *mine, 
     static const char *const said[] = {"micro_batch", "threads", "kernels"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (!json_equal(json_object_get(saved, refused[i]), json_object_get(mine, refused[i])))
-            return weir_fail(WEIR_ERR_ARG, "checkpoint \"%s\" is of another %s; resume with the "
-                             "arguments it was begun with", path, refused[i]);
+            return weir_fail(WEIR_ERR_ARG,
+                             "checkpoint \"%s\" is of another %s; resume with the "
+                             "arguments it was begun with",
+                             path, refused[i]);
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         if (!json_equal(json_object_get(saved, said[i]), json_object_get(mine, said[i])))
-            fprintf(stderr, "warning: resumed with another %s: the bits will differ from the run "
-                    "that was begun\n", said[i]);
+            fprintf(stderr,
+                    "warning: resumed with another %s: the bits will differ from the run "
+                    "that was begun\n",
+                    said[i]);
     return WEIR_OK;
 }
 

@@ -26,11 +26,12 @@ static enum weir_status file_add(struct corpus *c, const char *path, uint64_t by
     c->text = text;
     c->token_bytes = text ? 1 : c->vocab > 65536 ? 4 : 2;
     if (bytes % c->token_bytes != 0)
-        return weir_fail(WEIR_ERR_CORRUPT, "data \"%s\": %llu bytes are no whole number of %u-byte "
-                         "tokens (vocabulary %u)", path, (unsigned long long)bytes, c->token_bytes,
-                         c->vocab);
-    WEIR_TRY(weir_grow(&c->files, &c->file_capacity, c->file_count + 1, sizeof *c->files,
-                       "data files"));
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "data \"%s\": %llu bytes are no whole number of %u-byte "
+                         "tokens (vocabulary %u)",
+                         path, (unsigned long long)bytes, c->token_bytes, c->vocab);
+    WEIR_TRY(
+        weir_grow(&c->files, &c->file_capacity, c->file_count + 1, sizeof *c->files, "data files"));
     struct corpus_file *file = &c->files[c->file_count];
     *file = (struct corpus_file){.first = c->token_count,
                                  .count = bytes / c->token_bytes + (text ? 1 : 0)};
@@ -122,7 +123,8 @@ static enum weir_status bytes_read(struct corpus *c, size_t index, uint64_t offs
         if (n <= 0)
             return weir_fail(WEIR_ERR_IO, "data \"%s\": %llu bytes at %llu cannot be read (%s)",
                              c->files[index].path, (unsigned long long)count,
-                             (unsigned long long)offset, n < 0 ? strerror(errno) : "the file shrank");
+                             (unsigned long long)offset,
+                             n < 0 ? strerror(errno) : "the file shrank");
         out = (char *)out + n;
         offset += (uint64_t)n;
         count -= (uint64_t)n;
@@ -175,9 +177,11 @@ static enum weir_status tokens_check(struct corpus *c, size_t index)
         WEIR_TRY(file_tokens(c, index, at, n, tokens));
         for (uint64_t i = 0; i < n; i++)
             if ((uint32_t)tokens[i] >= c->vocab)
-                return weir_fail(WEIR_ERR_CORRUPT, "data \"%s\": token %llu is %u, the vocabulary "
-                                 "has %u; tokenize it with the model's tokenizer", file->path,
-                                 (unsigned long long)(at + i), (uint32_t)tokens[i], c->vocab);
+                return weir_fail(WEIR_ERR_CORRUPT,
+                                 "data \"%s\": token %llu is %u, the vocabulary "
+                                 "has %u; tokenize it with the model's tokenizer",
+                                 file->path, (unsigned long long)(at + i), (uint32_t)tokens[i],
+                                 c->vocab);
     }
     return WEIR_OK;
 }
@@ -204,15 +208,18 @@ static enum weir_status corpus_fill(struct corpus *c, const char *paths, const c
         return weir_fail(WEIR_ERR_ARG, "data \"%s\": text is read as bytes, but %s", paths,
                          text_refused);
     if (c->text && c->vocab < 256)
-        return weir_fail(WEIR_ERR_ARG, "data \"%s\": text is read as bytes and needs a vocabulary "
-                         "of 256, the model has %u", paths, c->vocab);
+        return weir_fail(WEIR_ERR_ARG,
+                         "data \"%s\": text is read as bytes and needs a vocabulary "
+                         "of 256, the model has %u",
+                         paths, c->vocab);
     for (size_t i = 0; !c->text && i < c->file_count; i++)
         WEIR_TRY(tokens_check(c, i));
     c->sequence_count = (c->token_count - 1) / c->length;
     if (c->sequence_count == 0)
-        return weir_fail(WEIR_ERR_ARG, "data \"%s\": %llu tokens are less than one sequence of %u "
-                         "and its last target; lower --seq-len or give more data", paths,
-                         (unsigned long long)c->token_count, c->length);
+        return weir_fail(WEIR_ERR_ARG,
+                         "data \"%s\": %llu tokens are less than one sequence of %u "
+                         "and its last target; lower --seq-len or give more data",
+                         paths, (unsigned long long)c->token_count, c->length);
     return identity_find(c);
 }
 

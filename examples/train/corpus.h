@@ -2,8 +2,8 @@
  * Tokens to train on: .bin files of token ids, or text files and folders read as bytes. Nothing is
  * mapped and the text is not held: files are read where a sequence needs them.
  *
- * A corpus is one run of tokens; sequence i is tokens [i * length, i * length + length], its targets
- * shifted by one. What is left at the end is not used.
+ * A corpus is one run of tokens; sequence i is tokens [i * length, i * length + length], its
+ * targets shifted by one. What is left at the end is not used.
  */
 #ifndef WEIR_TRAIN_CORPUS_H
 #define WEIR_TRAIN_CORPUS_H
@@ -28,7 +28,8 @@ struct corpus {
 };
 
 /* paths: comma-separated files or folders. .bin: uint16 (vocab <= 65536) or uint32, every token
- * checked. Else text: needs vocab >= 256, and text_refused says why it may not be (NULL: it may). */
+ * checked. Else text: needs vocab >= 256, and text_refused says why it may not be (NULL: it may).
+ */
 enum weir_status corpus_open(struct corpus *corpus, const char *paths, uint32_t length,
                              uint32_t vocab, const char *text_refused);
 void corpus_close(struct corpus *corpus);

@@ -8,14 +8,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* The log of a run that is resumed: lines of later steps are of a future that will be made again. */
+/* The log of a run that is resumed: lines of later steps are of a future that will be made again.
+ */
 static enum weir_status lines_drop(const char *path, uint64_t steps_done)
 {
     FILE *from = fopen(path, "r");
     if (!from)
-        return errno == ENOENT ? WEIR_OK
-                               : weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be read",
-                                                 path);
+        return errno == ENOENT
+                   ? WEIR_OK
+                   : weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be read", path);
     char name[4096];
     snprintf(name, sizeof name, "%s.tmp", path);
     FILE *to = fopen(name, "w");
@@ -74,12 +75,12 @@ static enum weir_status json_line(struct journal *journal, const struct journal_
     double seconds = (double)r->step_ns * 1e-9;
     json_t *o = json_pack(
         "{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:b}", "step",
-        (json_int_t)s->step, "loss", s->loss, "grad_norm", isfinite(r->grad_norm) ? r->grad_norm : -1,
-        "lr", s->lr, "tokens", (json_int_t)s->tokens, "step_s", seconds, "tok_s",
-        (double)s->tokens / seconds, "nvme_read_bytes", (json_int_t)r->nvme_read_bytes,
-        "nvme_written_bytes", (json_int_t)r->nvme_written_bytes, "h2d_bytes",
-        (json_int_t)r->to_device_bytes, "d2h_bytes", (json_int_t)r->to_host_bytes, "stall_s",
-        (double)r->stall_ns * 1e-9, "bound", s->bound, "peak_device_bytes",
+        (json_int_t)s->step, "loss", s->loss, "grad_norm",
+        isfinite(r->grad_norm) ? r->grad_norm : -1, "lr", s->lr, "tokens", (json_int_t)s->tokens,
+        "step_s", seconds, "tok_s", (double)s->tokens / seconds, "nvme_read_bytes",
+        (json_int_t)r->nvme_read_bytes, "nvme_written_bytes", (json_int_t)r->nvme_written_bytes,
+        "h2d_bytes", (json_int_t)r->to_device_bytes, "d2h_bytes", (json_int_t)r->to_host_bytes,
+        "stall_s", (double)r->stall_ns * 1e-9, "bound", s->bound, "peak_device_bytes",
         (json_int_t)r->device_peak_bytes, "peak_host_bytes", (json_int_t)r->host_peak_bytes,
         "skipped", r->skipped);
     if (o && isfinite(s->eval_loss))
@@ -119,8 +120,10 @@ void journal_layout(const struct weir_prediction *p, uint32_t group_count)
     const struct {
         const char *name;
         const uint64_t *bytes;
-    } rows[] = {{"weights", p->weight_bytes}, {"gradients", p->grad_bytes},
-                {"optimizer states", p->state_bytes}, {"waiting activations", p->kept_bytes}};
+    } rows[] = {{"weights", p->weight_bytes},
+                {"gradients", p->grad_bytes},
+                {"optimizer states", p->state_bytes},
+                {"waiting activations", p->kept_bytes}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("  %-19s %7.1f    %7.1f    %7.1f\n", rows[i].name, mib(rows[i].bytes[0]),
                mib(rows[i].bytes[1]), mib(rows[i].bytes[2]));
@@ -129,13 +132,15 @@ void journal_layout(const struct weir_prediction *p, uint32_t group_count)
     printf("  %-19s %7.1f    %7.1f    %7.1f\n", "in all", mib(p->device_bytes), mib(p->host_bytes),
            mib(p->nvme_bytes));
     printf("  a step reads %.1f and writes %.1f MiB of NVMe, moves %.1f MiB to the device and %.1f "
-           "back", mib(p->step_read_bytes), mib(p->step_written_bytes), mib(p->step_to_device_bytes),
+           "back",
+           mib(p->step_read_bytes), mib(p->step_written_bytes), mib(p->step_to_device_bytes),
            mib(p->step_to_host_bytes));
     if (group_count > 1)
         printf(", in %u groups of micro-batches", group_count);
     if (p->refused_bytes > 0)
         printf("; %.1f MiB of activations are recomputed", mib(p->refused_bytes));
-    printf("\n  predicted: %.3f s a step, floor of the schedule %.3f s (compute %.3f s, NVMe %.3f s)\n",
+    printf("\n  predicted: %.3f s a step, floor of the schedule %.3f s (compute %.3f s, NVMe %.3f "
+           "s)\n",
            p->step_s, p->floor_s, p->compute_s, p->io_s);
     fflush(stdout);
 }
@@ -156,9 +161,10 @@ void journal_summary(const struct journal_summary *s)
                100 * s->flops / s->seconds / s->peak_flops_per_s, s->peak_flops_per_s * 1e-9);
     if (isfinite(s->eval_loss))
         printf(", eval loss %.4f", s->eval_loss);
-    printf("\npeak: device %.1f MiB, host %.1f MiB, nvme %.1f MiB, resident set %.1f MiB; NVMe read "
-           "%.1f MiB, written %.1f MiB\n", mib(s->device_peak_bytes), mib(s->host_peak_bytes),
-           mib(s->nvme_bytes), mib(journal_peak_rss_bytes()), mib(s->read_bytes),
-           mib(s->written_bytes));
+    printf(
+        "\npeak: device %.1f MiB, host %.1f MiB, nvme %.1f MiB, resident set %.1f MiB; NVMe read "
+        "%.1f MiB, written %.1f MiB\n",
+        mib(s->device_peak_bytes), mib(s->host_peak_bytes), mib(s->nvme_bytes),
+        mib(journal_peak_rss_bytes()), mib(s->read_bytes), mib(s->written_bytes));
     fflush(stdout);
 }

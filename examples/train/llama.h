@@ -28,16 +28,16 @@ struct llama {
     struct network net;
     uint32_t *layers; /* blocks */
     struct llama_rows *embed, *head;
-    uint32_t row_block_count; /* of each */
-    uint32_t final_norm;      /* block */
-    uint32_t rope;            /* kept, by micro-batch and layer: */
-    uint32_t *boundary;       /* [layer_count + 1][micro_count], N x H act */
-    uint32_t *inner;          /* [layer_count][micro_count], optional */
-    uint32_t *d;              /* [2][micro_count], N x H fp32 */
-    uint32_t *tokens;         /* [micro_count], int32 [2][N]: inputs, targets */
-    uint32_t *stats;          /* [micro_count], float [3][N] */
-    uint32_t *loss;           /* [micro_count], double [chunks] */
-    double *losses;           /* [micro_count * chunks] on the host */
+    uint32_t row_block_count;          /* of each */
+    uint32_t final_norm;               /* block */
+    uint32_t rope;                     /* kept, by micro-batch and layer: */
+    uint32_t *boundary;                /* [layer_count + 1][micro_count], N x H act */
+    uint32_t *inner;                   /* [layer_count][micro_count], optional */
+    uint32_t *d;                       /* [2][micro_count], N x H fp32 */
+    uint32_t *tokens;                  /* [micro_count], int32 [2][N]: inputs, targets */
+    uint32_t *stats;                   /* [micro_count], float [3][N] */
+    uint32_t *loss;                    /* [micro_count], double [chunks] */
+    double *losses;                    /* [micro_count * chunks] on the host */
     const volatile sig_atomic_t *stop; /* NULL, or leave the step when it is not 0 */
 };
 
@@ -49,9 +49,9 @@ void llama_close(struct llama *llama);
 struct llama_step {
     const char *key;
     bool dry;
-    uint32_t group_count; /* 4j; divides nothing: groups differ by at most one micro-batch */
-    const int32_t *tokens;  /* [micro_count][2][N]: inputs and targets; dry: NULL */
-    uint64_t target_count;  /* targets that are not -100, of the whole step; 4m */
+    uint32_t group_count;  /* 4j; divides nothing: groups differ by at most one micro-batch */
+    const int32_t *tokens; /* [micro_count][2][N]: inputs and targets; dry: NULL */
+    uint64_t target_count; /* targets that are not -100, of the whole step; 4m */
     const struct weir_update *update; /* NULL: evaluation */
 };
 /* loss: mean over the targets. CANCELED: stop was set; the step was aborted. */

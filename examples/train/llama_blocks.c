@@ -9,9 +9,9 @@
 #include <string.h>
 
 static const char *const layer_names[LAYER_TENSORS] = {
-    "self_attn.q_proj",     "self_attn.k_proj", "self_attn.v_proj",
-    "self_attn.o_proj",     "mlp.gate_proj",    "mlp.up_proj",
-    "mlp.down_proj",        "input_layernorm",  "post_attention_layernorm",
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+    "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+    "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm",
 };
 
 static struct weir_tensor tensor(const char *name, uint64_t rows, uint64_t columns)
@@ -103,7 +103,8 @@ static enum weir_status kept(struct llama *l, const char *kind, uint32_t i, uint
     snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
     return weir_kept_add(l->run,
                          &(struct weir_kept){.struct_bytes = sizeof(struct weir_kept),
-                                             .name = name, .byte_count = bytes,
+                                             .name = name,
+                                             .byte_count = bytes,
                                              .optional = optional},
                          id);
 }
@@ -113,8 +114,8 @@ static enum weir_status kept_add(struct llama *l)
     const struct network_shape *s = &l->spec.shape;
     uint64_t n = l->net.tokens, act = s->dtype == WEIR_BF16 ? 2 : 4;
     uint32_t count = l->spec.micro_count;
-    WEIR_TRY(kept(l, "rope", 0, 0, (uint64_t)s->length * s->head_dim * sizeof(float), false,
-                  &l->rope));
+    WEIR_TRY(
+        kept(l, "rope", 0, 0, (uint64_t)s->length * s->head_dim * sizeof(float), false, &l->rope));
     for (uint32_t m = 0; m < count; m++) {
         for (uint32_t i = 0; i <= l->spec.layer_count; i++)
             WEIR_TRY(kept(l, "x", i, m, n * s->hidden * act, false, &l->boundary[i * count + m]));
@@ -176,8 +177,8 @@ void llama_close(struct llama *l)
 {
     if (!l)
         return;
-    void *arrays[] = {l->layers, l->embed, l->head,  l->boundary, l->inner,
-                      l->d,      l->tokens, l->stats, l->loss,    l->losses};
+    void *arrays[] = {l->layers, l->embed,  l->head,  l->boundary, l->inner,
+                      l->d,      l->tokens, l->stats, l->loss,     l->losses};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         weir_free(arrays[i]);
     weir_free(l);
@@ -193,8 +194,10 @@ static void rows_tensor(const struct llama *l, const struct llama_rows *rows, co
                         struct llama_tensor *out)
 {
     uint64_t h = l->spec.shape.hidden;
-    *out = (struct llama_tensor){.block = rows->block, .first = rows->first_row * h,
-                                 .count = rows->rows * h, .dim_count = 2,
+    *out = (struct llama_tensor){.block = rows->block,
+                                 .first = rows->first_row * h,
+                                 .count = rows->rows * h,
+                                 .dim_count = 2,
                                  .whole_shape = {l->spec.shape.vocab, h}};
     out->name = name;
 }
@@ -220,7 +223,9 @@ void llama_tensor_at(const struct llama *l, size_t index, struct llama_tensor *o
     } else {
         snprintf(name, 96, "model.norm.weight");
     }
-    *out = (struct llama_tensor){.name = name, .block = block, .tensor = which,
+    *out = (struct llama_tensor){.name = name,
+                                 .block = block,
+                                 .tensor = which,
                                  .count = shape[0] * (shape[1] ? shape[1] : 1),
                                  .whole_shape = {shape[0], shape[1]},
                                  .dim_count = shape[1] ? 2 : 1};

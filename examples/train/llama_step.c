@@ -142,10 +142,9 @@ static enum weir_status forward_piece(struct pass *p, uint32_t layer, uint32_t m
     if (!p->step->dry) {
         void *inner = p->training ? piece.views[3].bytes : NULL;
         struct layer_weights w = layer_view(l, layer, block, false);
-        WEIR_TRY(network_layer_forward(&l->net, &w, piece.views[2].bytes, piece.views[0].bytes,
-                                       piece.views[1].bytes,
-                                       inner ? inner : (char *)scratch + l->net.forward_scratch_bytes,
-                                       scratch));
+        WEIR_TRY(network_layer_forward(
+            &l->net, &w, piece.views[2].bytes, piece.views[0].bytes, piece.views[1].bytes,
+            inner ? inner : (char *)scratch + l->net.forward_scratch_bytes, scratch));
     }
     return piece_done(p, &piece);
 }
@@ -222,8 +221,7 @@ static enum weir_status head_stats_pass(struct pass *p)
 
 /* Gradients of one block of rows. A head of one block makes its statistics in the same visit. */
 static enum weir_status grad_piece(struct pass *p, uint32_t i, uint32_t m,
-                                   const struct weir_view *norm_view,
-                                   const struct weir_view *block)
+                                   const struct weir_view *norm_view, const struct weir_view *block)
 {
     struct llama *l = p->l;
     bool one = l->row_block_count == 1, last = i + 1 == l->row_block_count;
@@ -234,8 +232,7 @@ static enum weir_status grad_piece(struct pass *p, uint32_t i, uint32_t m,
     piece_use(&piece, d_id(l, l->spec.layer_count, m), i == 0 ? WEIR_NEW : WEIR_CHANGE);
     if (one)
         piece_use(&piece, l->loss[m], WEIR_NEW);
-    WEIR_TRY(piece_want(p, &piece,
-                        (one ? 4 : 3) * network_head_flops(&l->net, l->head[i].rows)));
+    WEIR_TRY(piece_want(p, &piece, (one ? 4 : 3) * network_head_flops(&l->net, l->head[i].rows)));
     void *scratch;
     WEIR_TRY(weir_scratch(l->run, l->net.head_scratch_bytes, &scratch));
     if (!p->step->dry) {

@@ -34,24 +34,36 @@ static enum weir_status prepare(struct network *net, struct weir_gemm_shape shap
 /* y[N][out] = x[N][in] W[out][in]^T */
 static struct weir_gemm_shape forward_shape(const struct network *net, uint32_t in, uint32_t out)
 {
-    return (struct weir_gemm_shape){.m = net->tokens, .n = out, .k = in, .transpose_b = true,
-                                    .in = net->shape.dtype, .out = net->shape.dtype};
+    return (struct weir_gemm_shape){.m = net->tokens,
+                                    .n = out,
+                                    .k = in,
+                                    .transpose_b = true,
+                                    .in = net->shape.dtype,
+                                    .out = net->shape.dtype};
 }
 
 /* dx[N][in] = dy[N][out] W[out][in] */
 static struct weir_gemm_shape input_shape(const struct network *net, uint32_t in, uint32_t out,
                                           enum weir_dtype dtype, bool accumulate)
 {
-    return (struct weir_gemm_shape){.m = net->tokens, .n = in, .k = out, .accumulate = accumulate,
-                                    .in = net->shape.dtype, .out = dtype};
+    return (struct weir_gemm_shape){.m = net->tokens,
+                                    .n = in,
+                                    .k = out,
+                                    .accumulate = accumulate,
+                                    .in = net->shape.dtype,
+                                    .out = dtype};
 }
 
 /* dW[out][in] = dy[N][out]^T x[N][in] */
 static struct weir_gemm_shape weight_shape(const struct network *net, uint32_t in, uint32_t out,
                                            bool accumulate)
 {
-    return (struct weir_gemm_shape){.m = out, .n = in, .k = net->tokens, .transpose_a = true,
-                                    .accumulate = accumulate, .in = net->shape.dtype,
+    return (struct weir_gemm_shape){.m = out,
+                                    .n = in,
+                                    .k = net->tokens,
+                                    .transpose_a = true,
+                                    .accumulate = accumulate,
+                                    .in = net->shape.dtype,
                                     .out = WEIR_FP32};
 }
 
@@ -89,12 +101,20 @@ static enum weir_status head_prepare(struct network *net, uint32_t chunk, uint32
     const struct network_shape *s = &net->shape;
     if (chunk == 0 || tile == 0)
         return WEIR_OK;
-    struct weir_gemm_shape logits = {.m = chunk, .n = tile, .k = s->hidden, .transpose_b = true,
-                                     .in = s->dtype, .out = WEIR_FP32};
-    struct weir_gemm_shape d = {.m = chunk, .n = s->hidden, .k = tile, .in = s->dtype,
+    struct weir_gemm_shape logits = {.m = chunk,
+                                     .n = tile,
+                                     .k = s->hidden,
+                                     .transpose_b = true,
+                                     .in = s->dtype,
+                                     .out = WEIR_FP32};
+    struct weir_gemm_shape d = {
+        .m = chunk, .n = s->hidden, .k = tile, .in = s->dtype, .out = WEIR_FP32};
+    struct weir_gemm_shape w = {.m = tile,
+                                .n = s->hidden,
+                                .k = chunk,
+                                .transpose_a = true,
+                                .in = s->dtype,
                                 .out = WEIR_FP32};
-    struct weir_gemm_shape w = {.m = tile, .n = s->hidden, .k = chunk, .transpose_a = true,
-                                .in = s->dtype, .out = WEIR_FP32};
     WEIR_TRY(prepare(net, logits, &out->logits));
     WEIR_TRY(prepare(net, d, &out->d_first));
     WEIR_TRY(prepare(net, w, &out->w_first));
@@ -116,9 +136,12 @@ static uint64_t line_up(uint64_t bytes)
 static void scratch_count(struct network *net, int thread_count)
 {
     const struct network_shape *s = &net->shape;
-    struct weir_attention_args attention = {
-        .sequences = s->sequences, .length = s->length, .heads = s->heads,
-        .kv_heads = s->kv_heads, .head_dim = s->head_dim, .dtype = s->dtype};
+    struct weir_attention_args attention = {.sequences = s->sequences,
+                                            .length = s->length,
+                                            .heads = s->heads,
+                                            .kv_heads = s->kv_heads,
+                                            .head_dim = s->head_dim,
+                                            .dtype = s->dtype};
     net->attention_scratch_bytes = net->math->attention_scratch_bytes(&attention, thread_count);
     struct bump bump = {NULL, 0};
     (void)inner_cut(net, &bump);
@@ -127,9 +150,9 @@ static void scratch_count(struct network *net, int thread_count)
     uint64_t q = (uint64_t)s->heads * s->head_dim, k = (uint64_t)s->kv_heads * s->head_dim;
     uint64_t common = most(net->gemm_scratch_bytes, net->attention_scratch_bytes) + 64;
     net->forward_scratch_bytes = common + n * (s->hidden + s->intermediate) * act + 128;
-    net->backward_scratch_bytes = common +
-                                  n * act * (2ull * s->hidden + 4ull * s->intermediate + 2 * q + 2 * k) +
-                                  n * 8ull * s->hidden + 16 * 64;
+    net->backward_scratch_bytes =
+        common + n * act * (2ull * s->hidden + 4ull * s->intermediate + 2 * q + 2 * k) +
+        n * 8ull * s->hidden + 16 * 64;
     uint64_t chunk = s->chunk_tokens < net->tokens ? s->chunk_tokens : net->tokens;
     uint64_t tile = s->tile_rows < s->vocab ? s->tile_rows : s->vocab;
     net->head_scratch_bytes = net->gemm_scratch_bytes + chunk * tile * (4 + act) +
@@ -143,8 +166,11 @@ enum weir_status network_open(struct network *net, const struct network_shape *s
                               struct weir_kernels *kernels, struct weir_stream *stream,
                               int thread_count)
 {
-    *net = (struct network){.shape = *shape, .kernels = kernels, .math = kernels->table,
-                            .stream = stream, .tokens = shape->sequences * shape->length};
+    *net = (struct network){.shape = *shape,
+                            .kernels = kernels,
+                            .math = kernels->table,
+                            .stream = stream,
+                            .tokens = shape->sequences * shape->length};
     net->shape.rope.length = shape->length;
     net->shape.rope.head_dim = shape->head_dim;
     WEIR_TRY(layer_prepare(net));
@@ -166,7 +192,8 @@ uint32_t network_chunk_count(const struct network *net)
 double network_layer_flops(const struct network *net)
 {
     const struct network_shape *s = &net->shape;
-    double n = net->tokens, q = (double)s->heads * s->head_dim, k = (double)s->kv_heads * s->head_dim;
+    double n = net->tokens, q = (double)s->heads * s->head_dim,
+           k = (double)s->kv_heads * s->head_dim;
     double products = s->hidden * (2 * q + 2 * k + 3.0 * s->intermediate);
     return 2 * n * products + 2 * n * s->length * q;
 }

@@ -36,10 +36,27 @@ struct network_shape {
 
 /* GEMMs of one layer, by what they make. */
 enum layer_gemm {
-    GEMM_Q, GEMM_KV, GEMM_O, GEMM_UP, GEMM_DOWN,                       /* forward */
-    GEMM_D_DOWN, GEMM_D_UP, GEMM_D_UP_ADD, GEMM_D_O, GEMM_D_Q, GEMM_D_KV_ADD, /* to inputs */
-    GEMM_W_Q, GEMM_W_KV, GEMM_W_O, GEMM_W_UP, GEMM_W_DOWN,             /* weights, fresh */
-    GEMM_W_Q_ADD, GEMM_W_KV_ADD, GEMM_W_O_ADD, GEMM_W_UP_ADD, GEMM_W_DOWN_ADD,
+    GEMM_Q,
+    GEMM_KV,
+    GEMM_O,
+    GEMM_UP,
+    GEMM_DOWN, /* forward */
+    GEMM_D_DOWN,
+    GEMM_D_UP,
+    GEMM_D_UP_ADD,
+    GEMM_D_O,
+    GEMM_D_Q,
+    GEMM_D_KV_ADD, /* to inputs */
+    GEMM_W_Q,
+    GEMM_W_KV,
+    GEMM_W_O,
+    GEMM_W_UP,
+    GEMM_W_DOWN, /* weights, fresh */
+    GEMM_W_Q_ADD,
+    GEMM_W_KV_ADD,
+    GEMM_W_O_ADD,
+    GEMM_W_UP_ADD,
+    GEMM_W_DOWN_ADD,
     GEMM_COUNT,
 };
 /* GEMMs of the head: by chunk (full, rest) and tile (full, rest). */
@@ -76,7 +93,8 @@ struct layer_weights {
 
 enum weir_status network_rope(const struct network *net, float *cos_sin);
 
-/* y = layer(x); inner and scratch are the caller's. y NULL: only inner is wanted (recomputation). */
+/* y = layer(x); inner and scratch are the caller's. y NULL: only inner is wanted (recomputation).
+ */
 enum weir_status network_layer_forward(const struct network *net, const struct layer_weights *w,
                                        const float *cos_sin, const void *x, void *y, void *inner,
                                        void *scratch);

@@ -7,10 +7,14 @@
 static struct weir_embed_args embed_args(const struct network *net, const struct vocab_rows *rows,
                                          const int32_t *tokens)
 {
-    return (struct weir_embed_args){.tokens = tokens, .token_count = net->tokens,
-                                    .width = net->shape.hidden, .first_row = rows->first_row,
-                                    .row_count = rows->rows, .dtype = net->shape.dtype,
-                                    .table = rows->weight, .grad = rows->grad,
+    return (struct weir_embed_args){.tokens = tokens,
+                                    .token_count = net->tokens,
+                                    .width = net->shape.hidden,
+                                    .first_row = rows->first_row,
+                                    .row_count = rows->rows,
+                                    .dtype = net->shape.dtype,
+                                    .table = rows->weight,
+                                    .grad = rows->grad,
                                     .fresh = rows->fresh};
 }
 
@@ -42,10 +46,10 @@ struct spot {
     uint32_t first_token, tokens;
     uint32_t first_row, tile_rows; /* first_row: within the block */
     const struct head_gemms *gemms;
-    void *normed;   /* tokens x H act */
-    float *rstd;    /* tokens */
-    float *logits;  /* tokens x tile_rows */
-    void *dlogits;  /* act */
+    void *normed;  /* tokens x H act */
+    float *rstd;   /* tokens */
+    float *logits; /* tokens x tile_rows */
+    void *dlogits; /* act */
     void *work;
 };
 
@@ -79,10 +83,14 @@ static struct weir_norm_args chunk_norm_args(const struct network *net, const st
                                              const struct head_norm *norm, const void *x)
 {
     const struct network_shape *s = &net->shape;
-    return (struct weir_norm_args){
-        .x = (const char *)x + (uint64_t)spot->first_token * s->hidden * act_bytes(net),
-        .weight = norm->weight, .rstd = spot->rstd, .rows = spot->tokens, .width = s->hidden,
-        .eps = s->norm_eps, .dtype = s->dtype};
+    return (struct weir_norm_args){.x = (const char *)x +
+                                        (uint64_t)spot->first_token * s->hidden * act_bytes(net),
+                                   .weight = norm->weight,
+                                   .rstd = spot->rstd,
+                                   .rows = spot->tokens,
+                                   .width = s->hidden,
+                                   .eps = s->norm_eps,
+                                   .dtype = s->dtype};
 }
 
 static enum weir_status chunk_norm(const struct network *net, const struct spot *spot,
@@ -105,12 +113,16 @@ static struct weir_head_args head_args(const struct network *net, const struct s
                                        const struct head_stats *stats)
 {
     uint32_t t = spot->first_token;
-    return (struct weir_head_args){
-        .logits = spot->logits, .targets = targets + t, .rows = spot->tokens,
-        .first_vocab = rows->first_row + spot->first_row, .tile_rows = spot->tile_rows,
-        .first = rows->first_row + spot->first_row == 0, .max = stats->max + t,
-        .sum = stats->sum + t, .target_logit = stats->target_logit + t,
-        .dtype = net->shape.dtype};
+    return (struct weir_head_args){.logits = spot->logits,
+                                   .targets = targets + t,
+                                   .rows = spot->tokens,
+                                   .first_vocab = rows->first_row + spot->first_row,
+                                   .tile_rows = spot->tile_rows,
+                                   .first = rows->first_row + spot->first_row == 0,
+                                   .max = stats->max + t,
+                                   .sum = stats->sum + t,
+                                   .target_logit = stats->target_logit + t,
+                                   .dtype = net->shape.dtype};
 }
 
 enum weir_status network_head_stats(const struct network *net, const struct vocab_rows *rows,
@@ -123,8 +135,8 @@ enum weir_status network_head_stats(const struct network *net, const struct voca
         WEIR_TRY(chunk_norm(net, &spot, norm, x));
         for (uint32_t row = 0; row < rows->rows; row += net->shape.tile_rows) {
             tile_set(net, &spot, rows, row);
-            WEIR_TRY(queue_gemm(net, spot.gemms->logits, spot.normed,
-                                tile_weight(net, &spot, rows), spot.logits, spot.work));
+            WEIR_TRY(queue_gemm(net, spot.gemms->logits, spot.normed, tile_weight(net, &spot, rows),
+                                spot.logits, spot.work));
             struct weir_head_args args = head_args(net, &spot, rows, targets, stats);
             WEIR_TRY(net->math->head_stats(net->kernels, net->stream, &args));
         }
@@ -138,8 +150,10 @@ enum weir_status network_head_loss(const struct network *net, const int32_t *tar
     for (uint32_t c = 0; c < network_chunk_count(net); c++) {
         struct spot spot = chunk_begin(net, c, NULL);
         uint32_t t = spot.first_token;
-        struct weir_head_args args = {.targets = targets + t, .rows = spot.tokens,
-                                      .max = stats->max + t, .sum = stats->sum + t,
+        struct weir_head_args args = {.targets = targets + t,
+                                      .rows = spot.tokens,
+                                      .max = stats->max + t,
+                                      .sum = stats->sum + t,
                                       .target_logit = stats->target_logit + t,
                                       .loss = losses + c};
         WEIR_TRY(net->math->head_loss(net->kernels, net->stream, &args));
@@ -163,8 +177,7 @@ static enum weir_status tile_grad(const struct network *net, const struct spot *
                         weight, d + (uint64_t)spot->first_token * s->hidden, spot->work));
     bool fresh = rows->fresh && spot->first_token == 0;
     return queue_gemm(net, fresh ? spot->gemms->w_first : spot->gemms->w_add, spot->dlogits,
-                      spot->normed, rows->grad + (uint64_t)spot->first_row * s->hidden,
-                      spot->work);
+                      spot->normed, rows->grad + (uint64_t)spot->first_row * s->hidden, spot->work);
 }
 
 /* The chunk's gradient of the normed boundary becomes that of the boundary, in place. */

@@ -6,9 +6,14 @@
 static enum weir_status norm(const struct network *net, const void *x, const void *weight, void *y,
                              float *rstd)
 {
-    struct weir_norm_args args = {.x = x, .weight = weight, .y = y, .rstd = rstd,
-                                  .rows = net->tokens, .width = net->shape.hidden,
-                                  .eps = net->shape.norm_eps, .dtype = net->shape.dtype};
+    struct weir_norm_args args = {.x = x,
+                                  .weight = weight,
+                                  .y = y,
+                                  .rstd = rstd,
+                                  .rows = net->tokens,
+                                  .width = net->shape.hidden,
+                                  .eps = net->shape.norm_eps,
+                                  .dtype = net->shape.dtype};
     return net->math->norm_forward(net->kernels, net->stream, &args);
 }
 
@@ -18,11 +23,18 @@ static enum weir_status norm_back(const struct network *net, const void *x,
                                   const float *rstd, const float *dy, const float *residual_d,
                                   float *dx)
 {
-    struct weir_norm_args args = {.x = x, .weight = w->weight[which], .rstd = (float *)rstd,
-                                  .rows = net->tokens, .width = net->shape.hidden,
-                                  .eps = net->shape.norm_eps, .dtype = net->shape.dtype,
-                                  .dy = dy, .dx = dx, .residual_d = residual_d,
-                                  .dweight = w->grad[which], .fresh = w->fresh};
+    struct weir_norm_args args = {.x = x,
+                                  .weight = w->weight[which],
+                                  .rstd = (float *)rstd,
+                                  .rows = net->tokens,
+                                  .width = net->shape.hidden,
+                                  .eps = net->shape.norm_eps,
+                                  .dtype = net->shape.dtype,
+                                  .dy = dy,
+                                  .dx = dx,
+                                  .residual_d = residual_d,
+                                  .dweight = w->grad[which],
+                                  .fresh = w->fresh};
     return net->math->norm_backward(net->kernels, net->stream, &args);
 }
 
@@ -30,37 +42,49 @@ static enum weir_status rope(const struct network *net, void *x, const float *co
                              uint32_t heads, bool backward)
 {
     const struct network_shape *s = &net->shape;
-    struct weir_rope_args args = {.x = x, .cos_sin = cos_sin, .sequences = s->sequences,
-                                  .length = s->length, .heads = heads, .head_dim = s->head_dim,
-                                  .backward = backward, .dtype = s->dtype};
+    struct weir_rope_args args = {.x = x,
+                                  .cos_sin = cos_sin,
+                                  .sequences = s->sequences,
+                                  .length = s->length,
+                                  .heads = heads,
+                                  .head_dim = s->head_dim,
+                                  .backward = backward,
+                                  .dtype = s->dtype};
     return net->math->rope(net->kernels, net->stream, &args);
 }
 
-static struct weir_attention_args attention_args(const struct network *net,
-                                                 const struct inner *in, void *scratch)
+static struct weir_attention_args attention_args(const struct network *net, const struct inner *in,
+                                                 void *scratch)
 {
     const struct network_shape *s = &net->shape;
-    return (struct weir_attention_args){
-        .q = in->q, .k = in->k, .v = in->v, .out = in->o, .lse = in->lse,
-        .sequences = s->sequences, .length = s->length, .heads = s->heads,
-        .kv_heads = s->kv_heads, .head_dim = s->head_dim,
-        .scale = 1.0f / __builtin_sqrtf((float)s->head_dim), .dtype = s->dtype,
-        .scratch = scratch};
+    return (struct weir_attention_args){.q = in->q,
+                                        .k = in->k,
+                                        .v = in->v,
+                                        .out = in->o,
+                                        .lse = in->lse,
+                                        .sequences = s->sequences,
+                                        .length = s->length,
+                                        .heads = s->heads,
+                                        .kv_heads = s->kv_heads,
+                                        .head_dim = s->head_dim,
+                                        .scale = 1.0f / __builtin_sqrtf((float)s->head_dim),
+                                        .dtype = s->dtype,
+                                        .scratch = scratch};
 }
 
 static enum weir_status add(const struct network *net, const void *a, const void *b, void *out,
                             uint64_t count)
 {
-    struct weir_add_args args = {.a = a, .b = b, .out = out, .dtype = net->shape.dtype,
-                                 .count = count};
+    struct weir_add_args args = {
+        .a = a, .b = b, .out = out, .dtype = net->shape.dtype, .count = count};
     return net->math->add(net->kernels, net->stream, &args);
 }
 
 static enum weir_status cast_down(const struct network *net, const float *in, void *out,
                                   uint64_t count)
 {
-    struct weir_cast_args args = {.in = in, .out = out, .from = WEIR_FP32,
-                                  .to = net->shape.dtype, .count = count};
+    struct weir_cast_args args = {
+        .in = in, .out = out, .from = WEIR_FP32, .to = net->shape.dtype, .count = count};
     return net->math->cast(net->kernels, net->stream, &args);
 }
 
@@ -108,8 +132,11 @@ enum weir_status network_layer_forward(const struct network *net, const struct l
     WEIR_TRY(queue_gemm(net, g[GEMM_UP], h, w->weight[LAYER_UP], in.up, work));
     if (!y)
         return WEIR_OK;
-    struct weir_swiglu_args swiglu = {.gate = in.gate, .up = in.up, .out = product,
-                                      .dtype = s->dtype, .count = n * s->intermediate};
+    struct weir_swiglu_args swiglu = {.gate = in.gate,
+                                      .up = in.up,
+                                      .out = product,
+                                      .dtype = s->dtype,
+                                      .count = n * s->intermediate};
     WEIR_TRY(net->math->swiglu_forward(net->kernels, net->stream, &swiglu));
     WEIR_TRY(queue_gemm(net, g[GEMM_DOWN], product, w->weight[LAYER_DOWN], h, work));
     return add(net, in.x1, h, y, n * s->hidden);
@@ -117,10 +144,10 @@ enum weir_status network_layer_forward(const struct network *net, const struct l
 
 /* Scratch of a backward. */
 struct back {
-    void *act_d, *h;                      /* N x H act */
+    void *act_d, *h;                         /* N x H act */
     void *product, *d_product, *dgate, *dup; /* N x I act */
     void *dq, *dk, *dv, *d_o;                /* act */
-    float *dh, *dx1;                      /* N x H */
+    float *dh, *dx1;                         /* N x H */
     void *work;
 };
 
@@ -131,13 +158,19 @@ static struct back back_cut(const struct network *net, void *scratch)
     uint64_t n = net->tokens, act = act_bytes(net);
     uint64_t hidden = n * s->hidden, inter = n * s->intermediate * act;
     uint64_t q = n * s->heads * s->head_dim * act, k = n * s->kv_heads * s->head_dim * act;
-    return (struct back){
-        .act_d = bump_take(&bump, hidden * act), .h = bump_take(&bump, hidden * act),
-        .product = bump_take(&bump, inter), .d_product = bump_take(&bump, inter),
-        .dgate = bump_take(&bump, inter), .dup = bump_take(&bump, inter),
-        .dq = bump_take(&bump, q), .dk = bump_take(&bump, k), .dv = bump_take(&bump, k),
-        .d_o = bump_take(&bump, q), .dh = bump_take(&bump, hidden * 4),
-        .dx1 = bump_take(&bump, hidden * 4), .work = bump_take(&bump, 0)};
+    return (struct back){.act_d = bump_take(&bump, hidden * act),
+                         .h = bump_take(&bump, hidden * act),
+                         .product = bump_take(&bump, inter),
+                         .d_product = bump_take(&bump, inter),
+                         .dgate = bump_take(&bump, inter),
+                         .dup = bump_take(&bump, inter),
+                         .dq = bump_take(&bump, q),
+                         .dk = bump_take(&bump, k),
+                         .dv = bump_take(&bump, k),
+                         .d_o = bump_take(&bump, q),
+                         .dh = bump_take(&bump, hidden * 4),
+                         .dx1 = bump_take(&bump, hidden * 4),
+                         .work = bump_take(&bump, 0)};
 }
 
 /* dy to dx1: through down, swiglu, gate and up, norm 2. */
@@ -148,11 +181,16 @@ static enum weir_status back_mlp(const struct network *net, const struct layer_w
     const uint32_t *g = net->gemms, *gw = g + (w->fresh ? GEMM_W_Q : GEMM_W_Q_ADD) - GEMM_W_Q;
     uint64_t n = net->tokens;
     WEIR_TRY(cast_down(net, dy, b->act_d, n * s->hidden));
-    WEIR_TRY(queue_gemm(net, g[GEMM_D_DOWN], b->act_d, w->weight[LAYER_DOWN], b->d_product,
-                        b->work));
-    struct weir_swiglu_args swiglu = {.gate = in->gate, .up = in->up, .out = b->product,
-                                      .dout = b->d_product, .dgate = b->dgate, .dup = b->dup,
-                                      .dtype = s->dtype, .count = n * s->intermediate};
+    WEIR_TRY(
+        queue_gemm(net, g[GEMM_D_DOWN], b->act_d, w->weight[LAYER_DOWN], b->d_product, b->work));
+    struct weir_swiglu_args swiglu = {.gate = in->gate,
+                                      .up = in->up,
+                                      .out = b->product,
+                                      .dout = b->d_product,
+                                      .dgate = b->dgate,
+                                      .dup = b->dup,
+                                      .dtype = s->dtype,
+                                      .count = n * s->intermediate};
     WEIR_TRY(net->math->swiglu_backward(net->kernels, net->stream, &swiglu));
     WEIR_TRY(queue_gemm(net, gw[GEMM_W_DOWN], b->act_d, b->product, w->grad[LAYER_DOWN], b->work));
     WEIR_TRY(norm(net, in->x1, w->weight[LAYER_NORM_2], b->h, in->rstd2));

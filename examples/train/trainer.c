@@ -36,10 +36,11 @@ static void corpus_split(struct trainer *t)
 static enum weir_status data_open(struct trainer *t)
 {
     const struct arguments *a = &t->arguments;
-    const char *refused = t->config.directory ? "the model's weights were trained with a tokenizer; "
-                                                "turn the text into a .bin with "
-                                                "examples/train/tokenize.py"
-                                              : NULL;
+    const char *refused = t->config.directory
+                              ? "the model's weights were trained with a tokenizer; "
+                                "turn the text into a .bin with "
+                                "examples/train/tokenize.py"
+                              : NULL;
     WEIR_TRY(corpus_open(&t->corpus, a->data, a->seq_len, t->config.vocab, refused));
     if (a->eval_data)
         WEIR_TRY(corpus_open(&t->eval_corpus, a->eval_data, a->seq_len, t->config.vocab, refused));
@@ -60,28 +61,34 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
                                                        .thread_count = a->threads,
                                                        .require_direct = a->require_direct,
                                                        .log = log_line}));
-    struct llama_spec spec = {
-        .shape = {.sequences = a->micro_batch, .length = a->seq_len, .hidden = t->config.hidden,
-                  .heads = t->config.heads, .kv_heads = t->config.kv_heads,
-                  .head_dim = t->config.head_dim, .intermediate = t->config.intermediate,
-                  .vocab = t->config.vocab, .tile_rows = WEIR_TILE_ROWS,
-                  .chunk_tokens = WEIR_CHUNK_TOKENS, .norm_eps = t->config.norm_eps,
-                  .dtype = a->dtype, .rope = t->config.rope},
-        .layer_count = t->config.layer_count,
-        .micro_count = a->batch / a->micro_batch,
-        .tied = t->config.tied,
-        .row_elements = LLAMA_ROW_ELEMENTS};
+    struct llama_spec spec = {.shape = {.sequences = a->micro_batch,
+                                        .length = a->seq_len,
+                                        .hidden = t->config.hidden,
+                                        .heads = t->config.heads,
+                                        .kv_heads = t->config.kv_heads,
+                                        .head_dim = t->config.head_dim,
+                                        .intermediate = t->config.intermediate,
+                                        .vocab = t->config.vocab,
+                                        .tile_rows = WEIR_TILE_ROWS,
+                                        .chunk_tokens = WEIR_CHUNK_TOKENS,
+                                        .norm_eps = t->config.norm_eps,
+                                        .dtype = a->dtype,
+                                        .rope = t->config.rope},
+                              .layer_count = t->config.layer_count,
+                              .micro_count = a->batch / a->micro_batch,
+                              .tied = t->config.tied,
+                              .row_elements = LLAMA_ROW_ELEMENTS};
     WEIR_TRY(llama_open(&t->llama, t->run, &spec, a->threads));
     t->llama->stop = stop;
-    return weir_alloc(&t->tokens, 2ull * t->llama->net.tokens * spec.micro_count,
-                      sizeof *t->tokens, "tokens");
+    return weir_alloc(&t->tokens, 2ull * t->llama->net.tokens * spec.micro_count, sizeof *t->tokens,
+                      "tokens");
 }
 
 static enum weir_status record(struct trainer *t, const char *key, uint32_t groups, bool training)
 {
     struct weir_update update = {.struct_bytes = sizeof update};
-    struct llama_step step = {.key = key, .dry = true, .group_count = groups,
-                              .update = training ? &update : NULL};
+    struct llama_step step = {
+        .key = key, .dry = true, .group_count = groups, .update = training ? &update : NULL};
     double loss;
     return llama_run(t->llama, &step, &loss, NULL);
 }
@@ -127,8 +134,10 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
         t->arguments.threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
     WEIR_TRY(llama_config_read(&t->config, a->model));
     if (a->seq_len > t->config.position_count)
-        return weir_fail(WEIR_ERR_ARG, "--seq-len %u is beyond the model's "
-                         "max_position_embeddings %u", a->seq_len, t->config.position_count);
+        return weir_fail(WEIR_ERR_ARG,
+                         "--seq-len %u is beyond the model's "
+                         "max_position_embeddings %u",
+                         a->seq_len, t->config.position_count);
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));
     if (t->config.directory)
@@ -206,8 +215,8 @@ static enum weir_status evaluate(struct trainer *t, double *loss)
             batch_mask(t, i);
         left -= here;
         double mean;
-        struct llama_step step = {.key = "eval", .tokens = t->tokens,
-                                  .target_count = here * t->arguments.seq_len};
+        struct llama_step step = {
+            .key = "eval", .tokens = t->tokens, .target_count = here * t->arguments.seq_len};
         WEIR_TRY(llama_run(t->llama, &step, &mean, NULL));
         sum += mean * (double)here;
         seen += here;
@@ -230,14 +239,19 @@ static enum weir_status step_run(struct trainer *t, struct journal_step *out)
     for (uint64_t i = 0; i < a->batch; i++)
         WEIR_TRY(batch_read(t, &t->corpus, i,
                             corpus_order(a->seed, t->train_count, t->step * a->batch + i)));
-    struct weir_update update = {sizeof update, (float)arguments_lr(a, t->step), (float)a->beta1,
-                                 (float)a->beta2, (float)a->eps, (float)a->weight_decay,
-                                 (float)a->clip};
-    *out = (struct journal_step){.steps = a->steps, .tokens = (uint64_t)a->batch * a->seq_len,
-                                 .lr = (double)update.lr, .eval_loss = NAN,
+    struct weir_update update = {
+        sizeof update, (float)arguments_lr(a, t->step), (float)a->beta1, (float)a->beta2,
+        (float)a->eps, (float)a->weight_decay,          (float)a->clip};
+    *out = (struct journal_step){.steps = a->steps,
+                                 .tokens = (uint64_t)a->batch * a->seq_len,
+                                 .lr = (double)update.lr,
+                                 .eval_loss = NAN,
                                  .report = {.struct_bytes = sizeof out->report}};
-    struct llama_step step = {.key = "train", .group_count = t->group_count, .tokens = t->tokens,
-                              .target_count = out->tokens, .update = &update};
+    struct llama_step step = {.key = "train",
+                              .group_count = t->group_count,
+                              .tokens = t->tokens,
+                              .target_count = out->tokens,
+                              .update = &update};
     WEIR_TRY(llama_run(t->llama, &step, &out->loss, &out->report));
     out->step = ++t->step;
     out->bound = bound_of(t, &out->report);
@@ -248,7 +262,8 @@ static enum weir_status skips_count(struct trainer *t, const struct weir_report 
 {
     t->skips = r->skipped ? t->skips + 1 : 0;
     if (t->skips >= t->arguments.max_skips)
-        return weir_fail(WEIR_ERR_CORRUPT, "%llu steps in a row had an inf or nan gradient "
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "%llu steps in a row had an inf or nan gradient "
                          "(--max-skips); lower --lr or look at the data",
                          (unsigned long long)t->skips);
     return WEIR_OK;

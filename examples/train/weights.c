@@ -51,15 +51,18 @@ static enum weir_status tensor_find(const struct weir_tensors *set, const char *
     for (uint32_t d = 0; same && d < t->dim_count; d++)
         same = file->shape[d] == t->whole_shape[d];
     if (!same)
-        return weir_fail(WEIR_ERR_CORRUPT, "model \"%s\": tensor \"%s\" has %llu elements in %u "
-                         "dimensions, its config.json says %llu x %llu", directory, t->name,
-                         (unsigned long long)file->element_count, file->dim_count,
-                         (unsigned long long)t->whole_shape[0],
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "model \"%s\": tensor \"%s\" has %llu elements in %u "
+                         "dimensions, its config.json says %llu x %llu",
+                         directory, t->name, (unsigned long long)file->element_count,
+                         file->dim_count, (unsigned long long)t->whole_shape[0],
                          (unsigned long long)t->whole_shape[1]);
     if (file->dtype != WEIR_FILE_F32 && file->dtype != WEIR_FILE_BF16 &&
         file->dtype != WEIR_FILE_F16)
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "model \"%s\": tensor \"%s\" is %s; F32, BF16 and "
-                         "F16 are read", directory, t->name, weir_file_dtype_name(file->dtype));
+        return weir_fail(WEIR_ERR_UNSUPPORTED,
+                         "model \"%s\": tensor \"%s\" is %s; F32, BF16 and "
+                         "F16 are read",
+                         directory, t->name, weir_file_dtype_name(file->dtype));
     return WEIR_OK;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Results and errors of weir.
  *
- * Every call that can fail returns enum weir_status; values leave by out pointers. The first failure
- * is described once, where it arises, in the calling thread's last error:
+ * Every call that can fail returns enum weir_status; values leave by out pointers. The first
+ * failure is described once, where it arises, in the calling thread's last error:
  *
  *     if (weir_layout(run) != WEIR_OK)
  *         fprintf(stderr, "%s\n", weir_last_error()->text);

@@ -46,20 +46,20 @@ enum weir_access {
 
 struct weir_options {
     size_t struct_bytes;
-    const char *device;            /* "host" */
-    uint64_t device_bytes;         /* hard budget; UINT64_MAX: none */
-    uint64_t host_bytes;           /* hard budget; UINT64_MAX: none */
-    const char *nvme_path;         /* directory of the extent; NULL: no NVMe tier */
-    enum weir_dtype dtype;         /* of weights; BF16: 10 bytes of state a parameter, FP32: 8 */
-    enum weir_dtype grad_dtype;    /* in which gradients wait for their update */
-    int thread_count;              /* 0: one a core */
-    uint64_t ring_bytes;           /* 0: weir chooses */
-    bool require_direct;           /* refuse a file system without O_DIRECT */
-    bool strict;                   /* host device: test mode, see core/device.h */
+    const char *device;         /* "host" */
+    uint64_t device_bytes;      /* hard budget; UINT64_MAX: none */
+    uint64_t host_bytes;        /* hard budget; UINT64_MAX: none */
+    const char *nvme_path;      /* directory of the extent; NULL: no NVMe tier */
+    enum weir_dtype dtype;      /* of weights; BF16: 10 bytes of state a parameter, FP32: 8 */
+    enum weir_dtype grad_dtype; /* in which gradients wait for their update */
+    int thread_count;           /* 0: one a core */
+    uint64_t ring_bytes;        /* 0: weir chooses */
+    bool require_direct;        /* refuse a file system without O_DIRECT */
+    bool strict;                /* host device: test mode, see core/device.h */
     uint64_t strict_seed;
-    weir_log_fn *log;              /* NULL: silent */
+    weir_log_fn *log; /* NULL: silent */
     void *log_context;
-    const struct weir_cost *cost;  /* NULL: measured at the first layout */
+    const struct weir_cost *cost; /* NULL: measured at the first layout */
 };
 
 /* Rates that the planner predicts with. */
@@ -136,9 +136,9 @@ struct weir_prediction {
     size_t struct_bytes;
     uint64_t device_bytes, host_bytes, nvme_bytes; /* held: homes and the most of the rest */
     uint64_t weight_bytes[3], grad_bytes[3], state_bytes[3]; /* homes on device, host, nvme */
-    uint64_t kept_bytes[3];                /* most kept bytes at once that wait in each tier */
-    uint64_t refused_bytes;                /* optional tensors that will be recomputed */
-    uint64_t transient_bytes, ring_bytes;  /* device slots of one step; host ring */
+    uint64_t kept_bytes[3];               /* most kept bytes at once that wait in each tier */
+    uint64_t refused_bytes;               /* optional tensors that will be recomputed */
+    uint64_t transient_bytes, ring_bytes; /* device slots of one step; host ring */
     uint64_t step_read_bytes, step_written_bytes, step_to_device_bytes, step_to_host_bytes;
     double step_s, floor_s; /* simulated, and the floor of the schedule (DESIGN 4s) */
     double compute_s, io_s;
