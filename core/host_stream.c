@@ -23,16 +23,20 @@ static void wait_for_room(struct host_stream *stream)
     }
 }
 
-/* The slot's words are relaxed atomics because the engine's reads of their former entry are ordered
- * before these writes by hidden orders only. */
+/* Only hidden orders tell that the engine has read the slot's former entry. */
+WEIR_TSAN_BLIND static void slot_write(struct host_slot *slot, const uint64_t *words)
+{
+    for (size_t i = 0; i < HOST_ENTRY_WORDS; i++)
+        slot->words[i] = words[i];
+}
+
 static void enqueue(struct host_stream *stream, const struct host_entry *entry)
 {
     wait_for_room(stream);
     struct host_slot *slot = &stream->slots[stream->head % WEIR_STREAM_DEPTH];
     uint64_t words[HOST_ENTRY_WORDS];
     memcpy(words, entry, sizeof words);
-    for (size_t i = 0; i < HOST_ENTRY_WORDS; i++)
-        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
+    slot_write(slot, words);
     stream->head++;
     atomic_store_explicit(&slot->serial, stream->head, memory_order_release);
     atomic_store_explicit(&stream->queued, stream->head, WEIR_HIDDEN_RELEASE);

@@ -36,6 +36,10 @@ void __tsan_write_range(void *address, long bytes);
 #define WEIR_HIDDEN_ACQ_REL memory_order_acq_rel
 #endif
 
+/* A function whose plain accesses ThreadSanitizer does not see: for what hidden orders order. Use
+ * volatile words in it, lest the compiler calls memcpy, which is seen. */
+#define WEIR_TSAN_BLIND __attribute__((noinline, no_sanitize("thread")))
+
 /* The calling thread reads or writes bytes[0..count), in code that is not instrumented. */
 static inline void weir_tsan_range(const void *bytes, size_t count, bool written)
 {

@@ -73,6 +73,9 @@ static void every_flag_reaches_its_field(void **state)
     assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct"));
     assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
     assert_string_equal("l", a.log);
+    assert_ok(read_with(&a, "--lr=0.5 --nvme=a=b --dry-run"));
+    assert_true(a.lr == 0.5 && a.dry_run);
+    assert_string_equal("a=b", a.nvme);
 }
 
 /* iB are powers of 1024, B powers of 1000. */
@@ -103,6 +106,14 @@ static void bad_flags_are_refused_by_name(void **state)
         {"--lr 1 --lr 2", "\"--lr\" is given twice"},
         {"--model n", "\"--model\" is given twice"},
         {"--steps", "--steps needs a value"},
+        {"--lr --steps 5", "--lr needs a value"},
+        {"--lr=", "--lr needs a value"},
+        {"--resume=1 --out o", "--resume takes no value"},
+        {"--l=1", "\"--l=1\" is not an option"},
+        {"--lr=1 --lr 1", "\"--lr\" is given twice"},
+        {"--lr 1 --min-lr 2", "--min-lr 2 is more than --lr 1"},
+        {"--eps 0", "--eps 0"},
+        {"--micro-batch 65536 --batch 65536 --seq-len 65536", "at most 2147483647 tokens"},
         {"--steps 0", "--steps: \"0\" is not a whole number from 1"},
         {"--steps -5", "--steps: \"-5\""},
         {"--steps 1.5", "--steps: \"1.5\""},

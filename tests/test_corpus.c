@@ -181,6 +181,38 @@ static void bad_data_is_refused_with_figures(void **state)
     assert_int_equal(held, weir_alloc_bytes());
 }
 
+/* What would be left out or read as something else is an error. */
+static void nothing_is_passed_over_in_silence(void **state)
+{
+    struct folder *folder = *state;
+    struct corpus c;
+    uint32_t wide[40];
+    for (uint32_t i = 0; i < 40; i++)
+        wide[i] = i;
+    file_write(folder, "empty.bin", "", 0);
+    file_write(folder, "wide.bin", wide, sizeof wide);
+    assert_int_equal(0, mkfifo(path_of(folder, "pipe"), 0600));
+    assert_fails(corpus_open(&c, path_of(folder, "empty.bin"), 4, 256, NULL), WEIR_ERR_ARG,
+                 "0 tokens are less than one sequence of 4");
+    assert_fails(corpus_open(&c, path_of(folder, "wide.bin"), 4, 256, NULL), WEIR_ERR_CORRUPT,
+                 "every second uint16 is 0");
+    assert_fails(corpus_open(&c, path_of(folder, "pipe"), 4, 256, NULL), WEIR_ERR_ARG,
+                 "neither a file nor a folder");
+}
+
+/* A file that changes while it is trained on never hands out a token beyond the vocabulary. */
+static void a_token_written_later_is_checked_too(void **state)
+{
+    struct folder *folder = *state;
+    struct corpus c;
+    int32_t inputs[2], targets[2];
+    file_write(folder, "t.bin", "\1\0\2\0\3\0", 6);
+    assert_ok(corpus_open(&c, path_of(folder, "t.bin"), 2, 9, NULL));
+    file_write(folder, "t.bin", "\1\0\2\0\11\0", 6);
+    assert_fails(corpus_read(&c, 0, inputs, targets), WEIR_ERR_CORRUPT, "token 2 is 9");
+    corpus_close(&c);
+}
+
 /* A file that shrinks while it is trained on is an error, never old or made-up tokens. */
 static void a_file_that_shrinks_is_an_error(void **state)
 {
@@ -275,6 +307,8 @@ int main(void)
         FOLDER_TEST(paths_keep_their_order),
         FOLDER_TEST(token_files_give_back_what_was_written),
         FOLDER_TEST(bad_data_is_refused_with_figures),
+        FOLDER_TEST(nothing_is_passed_over_in_silence),
+        FOLDER_TEST(a_token_written_later_is_checked_too),
         FOLDER_TEST(a_file_that_shrinks_is_an_error),
         FOLDER_TEST(identity_follows_the_contents),
         cmocka_unit_test(order_is_a_permutation_of_any_size),

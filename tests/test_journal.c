@@ -132,6 +132,49 @@ static void resume_drops_the_steps_beyond(void **state)
     test_directory_remove(directory);
 }
 
+/* inf and nan are null, so that every line stays JSON and a skipped step does not end the run. */
+static void a_step_without_a_number_is_null(void **state)
+{
+    (void)state;
+    char directory[256], path[300];
+    test_directory_make(directory);
+    snprintf(path, sizeof path, "%s/log.jsonl", directory);
+    struct journal journal;
+    struct journal_step step = step_make(1);
+    step.loss = NAN;
+    step.report.grad_norm = INFINITY;
+    step.report.skipped = true;
+    assert_ok(journal_open(&journal, path, 0));
+    assert_ok(journal_step(&journal, &step));
+    journal_close(&journal);
+    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_null(json_object_get(o, "loss")));
+    assert_true(json_is_null(json_object_get(o, "grad_norm")));
+    json_decref(o);
+    test_directory_remove(directory);
+}
+
+/* A resumed run does not eat a file that is no log. */
+static void a_file_that_is_no_log_is_kept(void **state)
+{
+    (void)state;
+    char directory[256], path[300], text[64] = "";
+    test_directory_make(directory);
+    snprintf(path, sizeof path, "%s/notes.txt", directory);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs("dear diary\n", file) >= 0);
+    assert_int_equal(0, fclose(file));
+    struct journal journal;
+    assert_fails(journal_open(&journal, path, 3), WEIR_ERR_CORRUPT, "not a log of weir-train");
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    assert_string_equal("dear diary\n", text);
+    test_directory_remove(directory);
+}
+
 /* A log that cannot be written is an error of the step or of the start, naming the file. */
 static void a_log_that_fails_is_an_error(void **state)
 {
@@ -153,6 +196,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_holds_the_step),
         cmocka_unit_test(resume_drops_the_steps_beyond),
+        cmocka_unit_test(a_step_without_a_number_is_null),
+        cmocka_unit_test(a_file_that_is_no_log_is_kept),
         cmocka_unit_test(a_log_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,6 +199,13 @@ static enum weir_status together_check(const struct arguments *a)
     if (a->batch % a->micro_batch != 0)
         return weir_fail(WEIR_ERR_ARG, "--batch %u is not a multiple of --micro-batch %u", a->batch,
                          a->micro_batch);
+    if ((uint64_t)a->micro_batch * a->seq_len > INT32_MAX)
+        return weir_fail(WEIR_ERR_ARG, "--micro-batch %u x --seq-len %u: at most %d tokens",
+                         a->micro_batch, a->seq_len, INT32_MAX);
+    if (a->min_lr > a->lr)
+        return weir_fail(WEIR_ERR_ARG, "--min-lr %g is more than --lr %g", a->min_lr, a->lr);
+    if (a->eps < 1e-30) /* 0 / 0 where a gradient was never anything but 0 */
+        return weir_fail(WEIR_ERR_ARG, "--eps %g: at least 1e-30", a->eps);
     if (a->beta1 >= 1 || a->beta2 >= 1)
         return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
                          a->beta2);
@@ -230,21 +237,27 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
                             .grad_dtype = WEIR_FP32};
     bool seen[FLAG_COUNT] = {false};
     for (int i = 1; i < count; i++) {
-        size_t f = 0;
-        while (f < FLAG_COUNT && strcmp(flags[f].name, values[i]) != 0)
+        size_t f = 0, name = strcspn(values[i], "=");
+        while (f < FLAG_COUNT &&
+               (strncmp(flags[f].name, values[i], name) != 0 || flags[f].name[name] != 0))
             f++;
         if (f == FLAG_COUNT || seen[f])
             return weir_fail(WEIR_ERR_ARG, "\"%s\" is %s; weir-train --help lists the options",
                              values[i], f == FLAG_COUNT ? "not an option" : "given twice");
         seen[f] = true;
         void *field = (char *)a + flags[f].field;
+        const char *value = values[i][name] ? values[i] + name + 1 : NULL;
+        if (flags[f].kind == KIND_SWITCH && value)
+            return weir_fail(WEIR_ERR_ARG, "%s takes no value", flags[f].name);
         if (flags[f].kind == KIND_SWITCH) {
             *(bool *)field = true;
             continue;
         }
-        if (i + 1 == count)
+        if (!value && i + 1 < count && strncmp(values[i + 1], "--", 2) != 0)
+            value = values[++i];
+        if (!value || !*value)
             return weir_fail(WEIR_ERR_ARG, "%s needs a value", flags[f].name);
-        WEIR_TRY(value_read(&flags[f], values[++i], field));
+        WEIR_TRY(value_read(&flags[f], value, field));
     }
     if (a->min_lr < 0)
         a->min_lr = 0.1 * a->lr;

@@ -63,8 +63,11 @@ static enum weir_status folder_add(struct corpus *c, const char *path, int depth
     for (int i = 0; i < count; i++) {
         char child[4096];
         int n = snprintf(child, sizeof child, "%s/%s", path, entries[i]->d_name);
-        if (status == WEIR_OK && n < (int)sizeof child)
-            status = path_add(c, child, depth + 1);
+        if (status == WEIR_OK)
+            status = n < (int)sizeof child
+                         ? path_add(c, child, depth + 1)
+                         : weir_fail(WEIR_ERR_ARG, "data \"%s\": a path below it has %d characters",
+                                     path, n);
         free(entries[i]);
     }
     free(entries);
@@ -76,10 +79,12 @@ static enum weir_status path_add(struct corpus *c, const char *path, int depth)
 {
     struct stat st;
     if ((depth > 0 ? lstat(path, &st) : stat(path, &st)) != 0)
-        return depth > 0 ? WEIR_OK
-                         : weir_fail_errno(WEIR_ERR_IO, errno, "data \"%s\": not found", path);
+        return weir_fail_errno(WEIR_ERR_IO, errno, "data \"%s\": not found", path);
     if (S_ISDIR(st.st_mode))
-        return depth < 64 ? folder_add(c, path, depth) : WEIR_OK;
+        return depth < 64 ? folder_add(c, path, depth)
+                          : weir_fail(WEIR_ERR_ARG, "data \"%s\": folders 64 deep", path);
+    if (depth == 0 && !S_ISREG(st.st_mode))
+        return weir_fail(WEIR_ERR_ARG, "data \"%s\": neither a file nor a folder", path);
     if (!S_ISREG(st.st_mode) || (depth > 0 && st.st_size == 0))
         return WEIR_OK;
     return file_add(c, path, (uint64_t)st.st_size);
@@ -146,6 +151,18 @@ static uint32_t token_at(const struct corpus *c, const unsigned char *bytes, uin
     return wide;
 }
 
+/* The file may have changed since it was checked, and an embedding trusts its tokens. */
+static enum weir_status token_check(const struct corpus *c, size_t index, uint64_t at,
+                                    int32_t token)
+{
+    if ((uint32_t)token < c->vocab)
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_CORRUPT,
+                     "data \"%s\": token %llu is %u, the vocabulary has %u; tokenize it with the "
+                     "model's tokenizer",
+                     c->files[index].path, (unsigned long long)at, (uint32_t)token, c->vocab);
+}
+
 /* Tokens [first, first + count) of one file. */
 static enum weir_status file_tokens(struct corpus *c, size_t index, uint64_t first, uint64_t count,
                                     int32_t *out)
@@ -159,8 +176,10 @@ static enum weir_status file_tokens(struct corpus *c, size_t index, uint64_t fir
         uint64_t here = first >= stored ? 0 : stored - first < n ? stored - first : n;
         if (here > 0)
             WEIR_TRY(bytes_read(c, index, first * c->token_bytes, bytes, here * c->token_bytes));
-        for (uint64_t i = 0; i < n; i++)
+        for (uint64_t i = 0; i < n; i++) {
             out[i] = i < here ? (int32_t)token_at(c, bytes, i) : 0;
+            WEIR_TRY(token_check(c, index, first + i, out[i]));
+        }
         out += n;
         first += n;
         count -= n;
@@ -172,23 +191,25 @@ static enum weir_status tokens_check(struct corpus *c, size_t index)
 {
     int32_t tokens[4096];
     const struct corpus_file *file = &c->files[index];
+    int32_t any[2] = {0}; /* bits of tokens at even and at odd places */
     for (uint64_t at = 0; at < file->count; at += 4096) {
         uint64_t n = file->count - at < 4096 ? file->count - at : 4096;
         WEIR_TRY(file_tokens(c, index, at, n, tokens));
         for (uint64_t i = 0; i < n; i++)
-            if ((uint32_t)tokens[i] >= c->vocab)
-                return weir_fail(WEIR_ERR_CORRUPT,
-                                 "data \"%s\": token %llu is %u, the vocabulary "
-                                 "has %u; tokenize it with the model's tokenizer",
-                                 file->path, (unsigned long long)(at + i), (uint32_t)tokens[i],
-                                 c->vocab);
+            any[i % 2] |= tokens[i];
     }
+    if (c->token_bytes == 2 && file->count >= 16 && file->count % 2 == 0 && any[0] && !any[1])
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "data \"%s\": every second uint16 is 0, so it holds uint32; a vocabulary "
+                         "of %u is read as uint16: write it anew with examples/train/tokenize.py",
+                         file->path, c->vocab);
     return WEIR_OK;
 }
 
 static enum weir_status identity_find(struct corpus *c)
 {
-    uint64_t hash = XXH3_64bits(&c->token_count, sizeof c->token_count);
+    uint64_t form[2] = {c->token_count, c->token_bytes};
+    uint64_t hash = XXH3_64bits(form, sizeof form);
     for (size_t i = 0; i < c->file_count; i++) {
         int32_t sample[64] = {0};
         uint64_t n = c->files[i].count < 64 ? c->files[i].count : 64;
@@ -214,7 +235,7 @@ static enum weir_status corpus_fill(struct corpus *c, const char *paths, const c
                          paths, c->vocab);
     for (size_t i = 0; !c->text && i < c->file_count; i++)
         WEIR_TRY(tokens_check(c, i));
-    c->sequence_count = (c->token_count - 1) / c->length;
+    c->sequence_count = c->token_count > 0 ? (c->token_count - 1) / c->length : 0;
     if (c->sequence_count == 0)
         return weir_fail(WEIR_ERR_ARG,
                          "data \"%s\": %llu tokens are less than one sequence of %u "

@@ -22,7 +22,7 @@ struct corpus {
     uint64_t token_count, sequence_count;
     uint32_t length, vocab, token_bytes; /* token_bytes: 1 text, 2 or 4 */
     bool text;
-    uint64_t identity; /* of names, sizes and first bytes: a resume asks for the same */
+    uint64_t identity; /* of sizes and first tokens: a resume asks for the same */
     int fd;            /* of files[open_file]; -1: none */
     size_t open_file;
 };

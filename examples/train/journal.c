@@ -22,11 +22,13 @@ static enum weir_status lines_drop(const char *path, uint64_t steps_done)
     FILE *to = fopen(name, "w");
     char *line = NULL;
     size_t capacity = 0;
-    while (to && getline(&line, &capacity, from) > 0) {
+    bool foreign = false;
+    while (to && !foreign && getline(&line, &capacity, from) > 0) {
         json_t *object = json_loads(line, 0, NULL);
         const json_t *step = json_object_get(object, "step");
         if (json_is_integer(step) && (uint64_t)json_integer_value(step) <= steps_done)
             fputs(line, to);
+        foreign = !json_is_integer(step) && strchr(line, '\n'); /* without: torn by a kill */
         json_decref(object);
     }
     free(line);
@@ -34,6 +36,11 @@ static enum weir_status lines_drop(const char *path, uint64_t steps_done)
     bool failed = !to || ferror(to);
     if (to)
         failed = fclose(to) != 0 || failed;
+    if (foreign) {
+        unlink(name);
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "log \"%s\": a line without a step; not a log of weir-train", path);
+    }
     if (failed || rename(name, path) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be rewritten", path);
     return WEIR_OK;
@@ -69,18 +76,24 @@ static void duration_print(double seconds)
         printf("%.0f s", seconds);
 }
 
+/* JSON has no inf and no nan. */
+static json_t *real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static enum weir_status json_line(struct journal *journal, const struct journal_step *s)
 {
     const struct weir_report *r = &s->report;
     double seconds = (double)r->step_ns * 1e-9;
     json_t *o = json_pack(
-        "{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:b}", "step",
-        (json_int_t)s->step, "loss", s->loss, "grad_norm",
-        isfinite(r->grad_norm) ? r->grad_norm : -1, "lr", s->lr, "tokens", (json_int_t)s->tokens,
-        "step_s", seconds, "tok_s", (double)s->tokens / seconds, "nvme_read_bytes",
-        (json_int_t)r->nvme_read_bytes, "nvme_written_bytes", (json_int_t)r->nvme_written_bytes,
-        "h2d_bytes", (json_int_t)r->to_device_bytes, "d2h_bytes", (json_int_t)r->to_host_bytes,
-        "stall_s", (double)r->stall_ns * 1e-9, "bound", s->bound, "peak_device_bytes",
+        "{s:I, s:o, s:o, s:f, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:b}", "step",
+        (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(r->grad_norm), "lr", s->lr,
+        "tokens", (json_int_t)s->tokens, "step_s", seconds, "tok_s",
+        real((double)s->tokens / seconds), "nvme_read_bytes", (json_int_t)r->nvme_read_bytes,
+        "nvme_written_bytes", (json_int_t)r->nvme_written_bytes, "h2d_bytes",
+        (json_int_t)r->to_device_bytes, "d2h_bytes", (json_int_t)r->to_host_bytes, "stall_s",
+        (double)r->stall_ns * 1e-9, "bound", s->bound, "peak_device_bytes",
         (json_int_t)r->device_peak_bytes, "peak_host_bytes", (json_int_t)r->host_peak_bytes,
         "skipped", r->skipped);
     if (o && isfinite(s->eval_loss))

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
+errors that come before anything is made.
+
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal
+"""
+import glob
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TRAIN, WHAT = os.path.abspath(sys.argv[1]), sys.argv[2]
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MIB = 1 << 20
+work = tempfile.mkdtemp(prefix="weir-e2e-")
+os.mkdir(f"{work}/nvme")
+
+
+def check(holds, text):
+    if not holds:
+        print("FAILED:", text)
+        sys.exit(1)
+    print("holds:", text)
+
+
+def config(name):
+    return f"{ROOT}/examples/train/configs/{name}.json"
+
+
+def text_data(count, name="text.txt", seed=3):
+    r = random.Random(seed)
+    words = ["".join(r.choice("etaoinshrdlu") for _ in range(r.randint(2, 8))) for _ in range(300)]
+    path = f"{work}/{name}"
+    with open(path, "w") as file:
+        while file.tell() < count:
+            file.write(" ".join(r.choice(words) for _ in range(12)) + "\n")
+    return path
+
+
+def start(*args, **more):
+    return subprocess.Popen([TRAIN, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+
+
+def run(*args, status=0):
+    process = start(*args)
+    out = process.communicate()[0]
+    if process.returncode != status:
+        print(out)
+        check(False, f"exit status {process.returncode}, expected {status}: {args}")
+    return out
+
+
+def steps(path):
+    return [json.loads(line) for line in open(path)]
+
+
+def digests(directory):
+    names = ("model.safetensors", "optimizer.safetensors")
+    return [hashlib.sha256(open(f"{directory}/{n}", "rb").read()).hexdigest() for n in names]
+
+
+def newest(out):
+    return sorted(glob.glob(f"{out}/step-????????"))[-1]
+
+
+def rss(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{pid}/status").read())[1]) * 1024
+
+
+def io_counters(pid):
+    return {k: int(v) for k, v in (line.split(": ") for line in open(f"/proc/{pid}/io"))}
+
+
+def budgets():
+    """84M parameters, 16 bytes each, in 128 MiB of device and host together."""
+    device, host = 64 * MIB, 64 * MIB
+    data = text_data(200000)
+    common = ["--model", config("llama-84m"), "--data", data, "--seq-len", 64, "--batch", 1, "--steps", 5, "--eval-batches", 1]
+
+    def train(name, host_bytes):
+        process = start(*common, "--device-memory", device, "--host-memory", host_bytes, "--nvme", f"{work}/nvme", "--log", f"{work}/{name}.jsonl")
+        counters = []
+        for line in process.stdout:
+            if line.startswith("step "):
+                counters.append(io_counters(process.pid))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        check(process.returncode == 0, f"{name}: 5 steps in {device >> 20} + {host_bytes >> 20} MiB")
+        return steps(f"{work}/{name}.jsonl"), counters, usage.ru_maxrss * 1024
+
+    log, counters, peak = train("tight", host)
+    check(peak <= device + host + 128 * MIB, f"peak RSS {peak >> 20} MiB <= device + host + 128 MiB")
+    check(all(s["peak_device_bytes"] <= device and s["peak_host_bytes"] <= host for s in log), "the log's peaks are within the budgets")
+    # The counters were read as each line came: between two lines lies one whole step.
+    for kind, field in (("read_bytes", "nvme_read_bytes"), ("write_bytes", "nvme_written_bytes")):
+        kernel = counters[3][kind] - counters[1][kind]
+        said = log[2][field] + log[3][field]
+        check(abs(kernel - said) <= 0.02 * said, f"{kind}: kernel {kernel}, log {said}")
+    wide, _, _ = train("wide", 2 * host)
+    total = lambda s: s["nvme_read_bytes"] + s["nvme_written_bytes"]
+    saved = total(log[3]) - total(wide[3])
+    check(saved >= 1.5 * host, f"{host >> 20} MiB more of host memory save {saved >> 20} MiB of NVMe a step")
+    check([s["loss"] for s in log] == [s["loss"] for s in wide], "the same losses to the bit")
+
+
+def steady():
+    """Resident memory after step 3 and after step 100 is the same."""
+    data = text_data(100000)
+    process = start("--model", config("llama-8m"), "--data", data, "--seq-len", 32, "--batch", 1, "--steps", 101, "--eval-batches", 1, "--device-memory", 48 * MIB, "--host-memory", 48 * MIB, "--nvme", f"{work}/nvme")
+    at = {}
+    for line in process.stdout:
+        match = re.match(r"step (\d+)/", line)
+        if match and match[1] in ("3", "100"):
+            process.send_signal(signal.SIGSTOP)
+            at[match[1]] = rss(process.pid)
+            process.send_signal(signal.SIGCONT)
+    check(process.wait() == 0, "101 steps")
+    check(abs(at["100"] - at["3"]) <= 65536, f"RSS {at['3']} after step 3, {at['100']} after step 100")
+
+
+def kill():
+    """kill -9 at random instants, then --resume: the bits of the run never killed."""
+    data = text_data(60000)
+    seed = int(os.environ.get("WEIR_SEED", "11"))
+    print("seed", seed)
+    r = random.Random(seed)
+    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 32, "--batch", 2, "--steps", 40, "--eval-batches", 1, "--save-every", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
+    run(*common, "--out", f"{work}/whole")
+    kills = saves = 0
+    finished = False
+    while not finished:
+        args = ["--resume"] if os.path.isdir(f"{work}/cut") and glob.glob(f"{work}/cut/step-????????") else []
+        process = start(*common, "--out", f"{work}/cut", *args)
+        in_save = kills < 30 and r.random() < 0.5
+        deadline = time.time() + r.uniform(0.05, 1.2)
+        first = newest_or_none(f"{work}/cut")
+        while process.poll() is None and kills < 30:
+            saving = bool(glob.glob(f"{work}/cut/*.tmp"))
+            moved = newest_or_none(f"{work}/cut") != first
+            if (in_save and saving and (moved or not args)) or (not in_save and time.time() > deadline and (moved or r.random() < 0.02)):
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+                saves += saving
+                break
+            time.sleep(0.001)
+        process.communicate()
+        finished = process.returncode == 0
+        check(os.listdir(f"{work}/nvme") == [], "nothing is left in the NVMe directory") if kills % 10 == 0 else None
+        if process.returncode not in (0, -9):
+            check(False, f"exit status {process.returncode}")
+    print(f"{kills} kills, {saves} of them during a save")
+    check(kills >= 30 and saves >= 5, "30 kills, at least 5 during a save")
+    check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "the bits of the run that was never killed")
+
+
+def newest_or_none(out):
+    found = glob.glob(f"{out}/step-????????")
+    return max(found) if found else None
+
+
+def interrupt():
+    """SIGINT saves the step's beginning; --resume goes on to the same bits."""
+    data = text_data(60000)
+    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 64, "--batch", 4, "--steps", 12, "--eval-batches", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
+    run(*common, "--out", f"{work}/whole")
+    process = start(*common, "--out", f"{work}/cut")
+    for line in process.stdout:
+        if line.startswith("step 4/"):
+            process.send_signal(signal.SIGINT)
+            break
+    process.communicate()
+    check(process.returncode == 130, "SIGINT ends with status 130")
+    check(newest_or_none(f"{work}/cut") is not None, "the beginning of the step is saved")
+    run(*common, "--out", f"{work}/cut", "--resume")
+    check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "resumed to the same bits")
+
+
+def fails(part, *args):
+    process = start(*args)
+    out = process.communicate()[0]
+    errors = [line for line in out.splitlines() if line.startswith("weir-train:")]
+    check(process.returncode in (1, 2) and len(errors) == 1 and part in errors[0], f"one error with \"{part}\": {errors}")
+
+
+def errors():
+    data = text_data(60000)
+    small = ["--seq-len", 32, "--batch", 1, "--steps", 2, "--eval-batches", 1]
+    base = ["--model", config("llama-5m"), "--data", data, *small]
+    fails("host", *base, "--host-memory", "20MiB", "--device-memory", "20MiB")
+    fails("device", *base, "--device-memory", "1MiB", "--nvme", f"{work}/nvme")
+    fails("no-such", *base, "--nvme", f"{work}/no-such")
+    short = text_data(20, "short.txt")
+    fails("less than one sequence", "--model", config("llama-5m"), "--data", short, "--seq-len", 1500)
+    bad = f"{work}/bad.bin"
+    open(bad, "wb").write((7).to_bytes(2, "little") * 500 + (999).to_bytes(2, "little") + (7).to_bytes(2, "little") * 500)
+    fails("token 500 is 999", "--model", config("llama-5m"), "--data", bad, *small)
+    wrong = json.load(open(config("llama-5m")))
+    wrong["attention_bias"] = True
+    json.dump(wrong, open(f"{work}/config.json", "w"))
+    fails("attention_bias", "--model", f"{work}/config.json", "--data", data, *small)
+    fails("--batch 3", *base[:4], "--batch", 3, "--micro-batch", 2)
+    run(*base, "--out", f"{work}/out")
+    model = newest(f"{work}/out")
+    tokens = f"{work}/tokens.bin"
+    open(tokens, "wb").write(b"".join(random.Random(1).randrange(256).to_bytes(2, "little") for _ in range(5000)))
+    run("--model", model, "--data", tokens, *small)
+    fails("tokenize.py", "--model", model, "--data", data, *small)
+    full = open(f"{model}/model.safetensors", "rb").read()
+    open(f"{model}/model.safetensors", "wb").write(full[: len(full) // 2])
+    fails("model.safetensors", "--model", model, "--data", tokens, *small)
+    os.remove(f"{model}/model.safetensors")
+    json.dump({"metadata": {}, "weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}, open(f"{model}/model.safetensors.index.json", "w"))
+    fails("model-00001-of-00002", "--model", model, "--data", tokens, *small)
+    check(os.listdir(f"{work}/nvme") == [], "nothing was left in the NVMe directory")
+
+
+def odd():
+    """Shapes that divide by nothing: the same bits in memory and on NVMe."""
+    data = text_data(30000)
+    for vocab, hidden, inter, layers, heads, kv, dim, length, batch, tied in (
+        (257, 33, 71, 1, 3, 1, 10, 1, 2, False),
+        (511, 513, 127, 2, 2, 2, 6, 17, 3, True),
+        (4097, 64, 511, 1, 4, 2, 16, 33, 1, False),
+    ):
+        c = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=vocab, hidden_size=hidden, intermediate_size=inter, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv, head_dim=dim, hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=tied)
+        path = f"{work}/odd.json"
+        json.dump(c, open(path, "w"))
+        for dtype in ("bf16", "fp32"):
+            common = ["--model", path, "--data", data, "--seq-len", length, "--batch", batch, "--micro-batch", 1, "--steps", 3, "--eval-batches", 1, "--dtype", dtype]
+            shutil.rmtree(f"{work}/a", ignore_errors=True)
+            shutil.rmtree(f"{work}/b", ignore_errors=True)
+            run(*common, "--out", f"{work}/a")
+            run(*common, "--out", f"{work}/b", "--device-memory", "12MiB", "--host-memory", "36MiB", "--nvme", f"{work}/nvme")
+            check(digests(newest(f"{work}/a")) == digests(newest(f"{work}/b")), f"{dtype} vocabulary {vocab}, hidden {hidden}, length {length}: the same bits")
+
+
+tests = {"budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+try:
+    tests[WHAT]()
+finally:
+    shutil.rmtree(work, ignore_errors=True)
