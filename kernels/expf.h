@@ -9,11 +9,13 @@
 
 /* x = n ln2 + r with |r| <= ln2/2; exp(r) = 1 + (r + r^2 q(r)), q the interpolation of
  * (exp(r) - 1 - r) / r^2 at five Chebyshev nodes (8e-9 off). Within 2 ulp; results below 2^-126
- * become 0, so that no denormal slows a softmax down; nan stays nan. Branch-free. */
+ * become 0, so that no denormal slows a softmax down; nan stays nan. Masks where a
+ * choice would become a jump, which keeps gcc from making vectors. */
 WEIR_INLINE float weir_exp(float x)
 {
     const float to_integer = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float inside = x < -87.33f ? -87.33f : x > 89.0f ? 89.0f : x;
+    const uint32_t low = 0u - (uint32_t)(x < -87.33f), high = 0u - (uint32_t)(x > 89.0f);
+    float inside = weir_of_bits((weir_bits(x) & ~high) | (weir_bits(89.0f) & high));
     float shifted = inside * 1.44269504f + to_integer;
     float whole = shifted - to_integer;
     /* ln2 in two parts, the first short enough that its product with n is exact */
@@ -28,7 +30,7 @@ WEIR_INLINE float weir_exp(float x)
     int32_t n = (int32_t)(weir_bits(shifted) - weir_bits(to_integer)), half = n / 2;
     y = y * weir_of_bits((uint32_t)(half + 127) << 23) *
         weir_of_bits((uint32_t)(n - half + 127) << 23);
-    return x < -87.33f ? 0.0f : y;
+    return weir_of_bits(weir_bits(y) & ~low);
 }
 
 /* log of a positive normal float, or of 0, inf or nan; in double, x = 2^n m with m near 1 and

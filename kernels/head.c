@@ -1,7 +1,7 @@
 /*
  * Cross-entropy on one tile of the vocabulary at a time. Per token: the running maximum m and sum s
- * of exp(l - m) over the tiles in order (Milakov & Gimelshein 2018); the loss is log(s) + m -
- * target.
+ * of exp(l - m) over the tiles in order (Milakov & Gimelshein 2018); the loss of
+ * a token is log(s) + m - target.
  */
 #include "kernels/expf.h"
 #include "kernels/host.h"
@@ -17,9 +17,11 @@ WEIR_INLINE float tile_max(const float *l, uint32_t count)
     for (uint32_t i = 0; i < WEIR_LANES; i++)
         lane[i] = -INFINITY;
     uint32_t whole = count / WEIR_LANES * WEIR_LANES;
-    for (uint32_t i = 0; i < whole; i += WEIR_LANES)
+    for (uint32_t i = 0; i < whole; i += WEIR_LANES) {
+        WEIR_SIMD
         for (uint32_t j = 0; j < WEIR_LANES; j++)
             lane[j] = l[i + j] > lane[j] ? l[i + j] : lane[j];
+    }
     for (uint32_t i = whole; i < count; i++)
         lane[i - whole] = l[i] > lane[i - whole] ? l[i] : lane[i - whole];
     float most = lane[0];
@@ -32,9 +34,11 @@ WEIR_INLINE float tile_sum(const float *l, uint32_t count, float max)
 {
     float lane[WEIR_LANES] = {0};
     uint32_t whole = count / WEIR_LANES * WEIR_LANES;
-    for (uint32_t i = 0; i < whole; i += WEIR_LANES)
+    for (uint32_t i = 0; i < whole; i += WEIR_LANES) {
+        WEIR_SIMD
         for (uint32_t j = 0; j < WEIR_LANES; j++)
             lane[j] += weir_exp(l[i + j] - max);
+    }
     for (uint32_t i = whole; i < count; i++)
         lane[i - whole] += weir_exp(l[i] - max);
     return weir_lanes_sum(lane);
@@ -93,7 +97,7 @@ static void loss_run(void *argument)
     double loss = 0;
     for (uint32_t row = 0; row < a.rows; row++)
         if (a.targets[row] != MASKED)
-            loss += log((double)a.sum[row]) + ((double)a.max[row] - (double)a.target_logit[row]);
+            loss += weir_ln(a.sum[row]) + ((double)a.max[row] - (double)a.target_logit[row]);
     *a.loss = loss;
 }
 
@@ -109,15 +113,18 @@ enum weir_status weir_host_head_loss(struct weir_kernels *kernels, struct weir_s
 WEIR_INLINE void grad_any(const struct weir_head_args *a, uint32_t row, int bf16)
 {
     uint64_t at = (uint64_t)row * a->tile_rows;
-    const float *l = a->logits + at;
-    bool masked = a->targets[row] == MASKED;
-    float scale = masked ? 0.0f : a->scale, max = a->max[row], each = scale / a->sum[row];
+    void *d = weir_act_at_mutable(a->dlogits, a->dtype, at);
+    if (a->targets[row] == MASKED) {
+        memset(d, 0, weir_act_bytes(a->dtype, a->tile_rows));
+        return;
+    }
+    const float *l = a->logits + at, max = a->max[row], each = a->scale / a->sum[row];
+    WEIR_SIMD
     for (uint32_t i = 0; i < a->tile_rows; i++)
-        weir_act_store(a->dlogits, bf16, at + i, masked ? 0.0f : weir_exp(l[i] - max) * each);
+        weir_act_store(d, bf16, i, weir_exp(l[i] - max) * each);
     int64_t target = (int64_t)a->targets[row] - a->first_vocab;
-    if (!masked && target >= 0 && target < a->tile_rows)
-        weir_act_store(a->dlogits, bf16, at + (uint64_t)target,
-                       weir_exp(l[target] - max) * each - scale);
+    if (target >= 0 && target < a->tile_rows)
+        weir_act_store(d, bf16, (uint64_t)target, weir_exp(l[target] - max) * each - a->scale);
 }
 WEIR_INLINE void grad_bf16_body(const struct weir_head_args *a, uint32_t row)
 {

@@ -1,6 +1,7 @@
 /*
- * RMSNorm (Zhang & Sennrich 2019): y = x * rstd * w. With g = dy * w and c = sum(g * x) * rstd^3 /
- * H: dx = residual_d + rstd * g - c * x, dw = sum over rows of dy * x * rstd.
+ * RMSNorm (Zhang & Sennrich 2019): y = x * rstd * w. With g = dy * w and
+ * c = sum(g * x) * rstd^3 / H: dx = residual_d + rstd * g - c * x, dw = sum over rows of dy * x *
+ * rstd.
  */
 #include "kernels/host.h"
 #include "kernels/rows.h"
@@ -13,17 +14,20 @@ WEIR_INLINE void forward_any(const struct weir_norm_args *a, uint64_t row, int b
     void *y = weir_act_at_mutable(a->y, bf16 ? WEIR_BF16 : WEIR_FP32, row * a->width);
     float lane[WEIR_LANES] = {0};
     uint32_t whole = a->width / WEIR_LANES * WEIR_LANES;
-    for (uint32_t i = 0; i < whole; i += WEIR_LANES)
+    for (uint32_t i = 0; i < whole; i += WEIR_LANES) {
+        WEIR_SIMD
         for (uint32_t l = 0; l < WEIR_LANES; l++) {
             float v = weir_act_load(x, bf16, i + l);
             lane[l] += v * v;
         }
+    }
     for (uint32_t i = whole; i < a->width; i++) {
         float v = weir_act_load(x, bf16, i);
         lane[i - whole] += v * v;
     }
     float rstd = 1.0f / __builtin_sqrtf(weir_lanes_sum(lane) / (float)a->width + a->eps);
     a->rstd[row] = rstd;
+    WEIR_SIMD
     for (uint32_t i = 0; i < a->width; i++)
         weir_act_store(y, bf16, i,
                        weir_act_load(x, bf16, i) * rstd * weir_act_load(a->weight, bf16, i));
@@ -74,6 +78,7 @@ WEIR_INLINE void weight_any(const struct weir_norm_args *a, uint32_t first, uint
         sum[c] = a->fresh ? 0 : a->dweight[first + c];
     for (uint32_t row = 0; row < a->rows; row++) {
         uint64_t at = (uint64_t)row * a->width + first;
+        WEIR_SIMD
         for (uint32_t c = 0; c < count; c++)
             sum[c] += a->dy[at + c] * (weir_act_load(a->x, bf16, at + c) * a->rstd[row]);
     }
@@ -98,15 +103,18 @@ WEIR_INLINE void input_any(const struct weir_norm_args *a, uint64_t row, int bf1
     uint64_t at = row * a->width;
     float lane[WEIR_LANES] = {0};
     uint32_t whole = a->width / WEIR_LANES * WEIR_LANES;
-    for (uint32_t i = 0; i < whole; i += WEIR_LANES)
+    for (uint32_t i = 0; i < whole; i += WEIR_LANES) {
+        WEIR_SIMD
         for (uint32_t l = 0; l < WEIR_LANES; l++)
             lane[l] += a->dy[at + i + l] * weir_act_load(a->weight, bf16, i + l) *
                        weir_act_load(a->x, bf16, at + i + l);
+    }
     for (uint32_t i = whole; i < a->width; i++)
         lane[i - whole] +=
             a->dy[at + i] * weir_act_load(a->weight, bf16, i) * weir_act_load(a->x, bf16, at + i);
     float rstd = a->rstd[row];
     float c = weir_lanes_sum(lane) * rstd * rstd * rstd / (float)a->width;
+    WEIR_SIMD
     for (uint32_t i = 0; i < a->width; i++) {
         float d = rstd * (a->dy[at + i] * weir_act_load(a->weight, bf16, i)) -
                   c * weir_act_load(a->x, bf16, at + i);

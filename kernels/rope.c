@@ -33,10 +33,9 @@ static void table_run(void *argument)
     uint32_t half = a.head_dim / 2;
 #pragma omp parallel for num_threads(k->thread_count) schedule(static)
     for (uint32_t i = 0; i < half; i++) {
-        /* transformers keeps inverse frequencies and angles in fp32 */
-        float f = (float)frequency(&a, i);
+        double f = frequency(&a, i);
         for (uint32_t t = 0; t < a.length; t++) {
-            double angle = (double)((float)t * f);
+            double angle = t * f;
             a.cos_sin[2 * ((uint64_t)t * half + i)] = (float)cos(angle);
             a.cos_sin[2 * ((uint64_t)t * half + i) + 1] = (float)sin(angle);
         }
@@ -62,6 +61,7 @@ WEIR_INLINE void rotate_any(const struct weir_rope_args *a, uint64_t token, int 
     for (uint32_t h = 0; h < a->heads; h++) {
         void *x = weir_act_at_mutable(a->x, bf16 ? WEIR_BF16 : WEIR_FP32,
                                       (token * a->heads + h) * a->head_dim);
+        WEIR_SIMD
         for (uint32_t i = 0; i < half; i++) {
             float c = table[2 * i], s = a->backward ? -table[2 * i + 1] : table[2 * i + 1];
             float p = weir_act_load(x, bf16, i), q = weir_act_load(x, bf16, i + half);

@@ -15,23 +15,35 @@ WEIR_INLINE float sigmoid(float x)
 WEIR_INLINE void forward_any(const struct weir_swiglu_args *a, uint64_t first, uint64_t end,
                              int bf16)
 {
+    WEIR_SIMD
     for (uint64_t i = first; i < end; i++) {
         float g = weir_act_load(a->gate, bf16, i);
         weir_act_store(a->out, bf16, i, g * sigmoid(g) * weir_act_load(a->up, bf16, i));
     }
 }
 
-WEIR_INLINE void backward_any(const struct weir_swiglu_args *a, uint64_t first, uint64_t end,
-                              int bf16)
+WEIR_INLINE void backward_loop(const struct weir_swiglu_args *a, uint64_t first, uint64_t end,
+                               int bf16, int with_out)
 {
+    WEIR_SIMD
     for (uint64_t i = first; i < end; i++) {
         float g = weir_act_load(a->gate, bf16, i), u = weir_act_load(a->up, bf16, i);
         float d = weir_act_load(a->dout, bf16, i), s = sigmoid(g), silu = g * s;
         weir_act_store(a->dup, bf16, i, d * silu);
         weir_act_store(a->dgate, bf16, i, d * u * (s + silu * (1.0f - s)));
-        if (a->out)
+        if (with_out)
             weir_act_store(a->out, bf16, i, silu * u);
     }
+}
+
+/* Two loops: a choice inside would keep it from becoming vectors. */
+WEIR_INLINE void backward_any(const struct weir_swiglu_args *a, uint64_t first, uint64_t end,
+                              int bf16)
+{
+    if (a->out)
+        backward_loop(a, first, end, bf16, 1);
+    else
+        backward_loop(a, first, end, bf16, 0);
 }
 
 #define FORM(name, any, bf16)                                                                      \

@@ -271,9 +271,11 @@ enum weir_status weir_replay_log_start(struct weir_replay *r, size_t capacity)
     return WEIR_OK;
 }
 
-const struct weir_log_entry *weir_replay_log_read(const struct weir_replay *r, size_t *count)
+const struct weir_log_entry *weir_replay_log_read(struct weir_replay *r, size_t *count)
 {
+    pthread_mutex_lock(&r->lock);
     *count = r->entry_count;
+    pthread_mutex_unlock(&r->lock);
     return r->entries;
 }
 

@@ -83,6 +83,7 @@ struct weir_log_entry {
 };
 /* Keep up to `capacity` entries from now; full: later ones are dropped. */
 enum weir_status weir_replay_log_start(struct weir_replay *replay, size_t capacity);
-const struct weir_log_entry *weir_replay_log_read(const struct weir_replay *replay, size_t *count);
+/* Entries up to *count do not change any more; may be called inside a step. */
+const struct weir_log_entry *weir_replay_log_read(struct weir_replay *replay, size_t *count);
 
 #endif

@@ -132,15 +132,15 @@ def kill():
     seed = int(os.environ.get("WEIR_SEED", "11"))
     print("seed", seed)
     r = random.Random(seed)
-    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 32, "--batch", 2, "--steps", 40, "--eval-batches", 1, "--save-every", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
+    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 32, "--batch", 2, "--steps", 90, "--eval-batches", 1, "--save-every", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
     run(*common, "--out", f"{work}/whole")
     kills = saves = 0
     finished = False
     while not finished:
         args = ["--resume"] if os.path.isdir(f"{work}/cut") and glob.glob(f"{work}/cut/step-????????") else []
         process = start(*common, "--out", f"{work}/cut", *args)
-        in_save = kills < 30 and r.random() < 0.5
-        deadline = time.time() + r.uniform(0.05, 1.2)
+        in_save = r.random() < 0.4
+        deadline = time.time() + r.uniform(0.05, 0.5)
         first = newest_or_none(f"{work}/cut")
         while process.poll() is None and kills < 30:
             saving = bool(glob.glob(f"{work}/cut/*.tmp"))

@@ -13,6 +13,7 @@ void test_device_open(struct test_device *device, struct test_variant variant, u
     static const char *const names[STREAM_COUNT] = {"compute", "update", "to-device", "to-device-2",
                                                     "to-host"};
     device->variant = variant;
+    device->gate_count = 0;
     assert_ok(weir_device_find(variant.name, &device->table));
     struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES,
                                           .thread_count = 1,
@@ -26,6 +27,8 @@ void test_device_open(struct test_device *device, struct test_variant variant, u
 
 void test_device_close(struct test_device *device)
 {
+    for (int i = 0; i < device->gate_count; i++)
+        test_gate_open(&device->gates[i]);
     for (int i = 0; i < STREAM_COUNT; i++)
         device->table->stream_destroy(device->streams[i]);
     device->table->close(device->device);
@@ -55,10 +58,14 @@ static void gate_wait(void *argument)
         ;
 }
 
-void test_gate_queue(struct test_device *device, struct weir_stream *stream, struct test_gate *gate)
+struct test_gate *test_gate_queue(struct test_device *device, struct weir_stream *stream)
 {
+    assert_true(device->gate_count < TEST_GATES);
+    struct test_gate *gate = &device->gates[device->gate_count];
     assert_int_equal(0, sem_init(&gate->opened, 0, 0));
     assert_ok(device->table->call(stream, gate_wait, &gate, sizeof gate, NULL, 0));
+    device->gate_count++;
+    return gate;
 }
 
 void test_gate_open(struct test_gate *gate)

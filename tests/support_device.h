@@ -23,11 +23,18 @@ extern const size_t test_variant_count;
 /* Indices of streams: two that share the compute engine, two that share the to-device engine. */
 enum { COMPUTE, UPDATE, TO_DEVICE, TO_DEVICE_2, TO_HOST, STREAM_COUNT };
 
+struct test_gate {
+    sem_t opened;
+};
+#define TEST_GATES 8
+
 struct test_device {
     struct test_variant variant;
     const struct weir_device_table *table;
     struct weir_device *device;
     struct weir_stream *streams[STREAM_COUNT];
+    struct test_gate gates[TEST_GATES];
+    int gate_count;
 };
 
 void test_device_open(struct test_device *device, struct test_variant variant, uint64_t seed);
@@ -37,12 +44,9 @@ void test_device_close(struct test_device *device);
 int test_device_setup(void **state);
 int test_device_teardown(void **state);
 
-/* A call that waits until the gate is opened; opened once a call. */
-struct test_gate {
-    sem_t opened;
-};
-void test_gate_queue(struct test_device *device, struct weir_stream *stream,
-                     struct test_gate *gate);
+/* Queue a call that waits until its gate is opened; closing the device opens what is still shut, so
+ * that a failed test ends. */
+struct test_gate *test_gate_queue(struct test_device *device, struct weir_stream *stream);
 void test_gate_open(struct test_gate *gate);
 
 /* A call that adds 1 to a plain int; ordered by streams and events alone. */

@@ -17,24 +17,23 @@ static const struct test_variant plain = {"host", false}, strict = {"host", true
 static void failed_operation_is_sticky_and_hangs_nobody(void **state)
 {
     struct test_device *d = *state;
-    struct test_gate gate;
     struct weir_event *event;
     void *memory;
     int count = 0;
     bool complete = false;
     assert_ok(d->table->event_create(d->device, &event));
     assert_ok(d->table->mem_alloc(d->device, 4096, &memory));
-    test_gate_queue(d, d->streams[TO_HOST], &gate);
-    test_gate_open(&gate);
+    struct test_gate *gate = test_gate_queue(d, d->streams[TO_HOST]);
+    test_gate_open(gate);
     assert_ok(d->table->stream_sync(d->streams[TO_HOST]));
     weir_host_fail_at(d->device, 2);
-    test_gate_queue(d, d->streams[TO_HOST], &gate);
+    gate = test_gate_queue(d, d->streams[TO_HOST]);
     for (int i = 0; i < 3; i++)
         test_count_queue(d, d->streams[TO_HOST], &count);
     assert_ok(d->table->event_record(d->streams[TO_HOST], event));
     assert_ok(d->table->event_wait(d->streams[COMPUTE], event));
     test_count_queue(d, d->streams[COMPUTE], &count);
-    test_gate_open(&gate);
+    test_gate_open(gate);
     assert_fails(d->table->event_sync(event), WEIR_ERR_DEVICE, "\"to-host\" failed");
     assert_fails(d->table->stream_sync(d->streams[COMPUTE]), WEIR_ERR_DEVICE, "\"to-host\" failed");
     assert_int_equal(0, count);
@@ -123,14 +122,13 @@ static void strict_free_under_a_copy_is_an_error(void **state)
 {
     struct test_device *d = *state;
     struct weir_stream *stream = d->streams[TO_DEVICE];
-    struct test_gate gate;
     void *device, *filled, *pinned, *own = malloc(4096);
     memset(own, 1, 4096);
     assert_ok(d->table->mem_alloc(d->device, 8192, &device));
     assert_ok(d->table->mem_alloc(d->device, 4096, &filled));
     assert_ok(d->table->pin_alloc(d->device, 4096, &pinned));
     assert_ok(d->table->pin_register(d->device, own, 4096));
-    test_gate_queue(d, stream, &gate);
+    struct test_gate *gate = test_gate_queue(d, stream);
     assert_ok(d->table->copy(stream, (char *)device + 100, own, 4096, WEIR_COPY_TO_DEVICE));
     assert_ok(d->table->copy(stream, pinned, device, 1, WEIR_COPY_TO_HOST));
     assert_ok(d->table->fill(stream, filled, 3, 4096));
@@ -138,7 +136,7 @@ static void strict_free_under_a_copy_is_an_error(void **state)
     assert_fails(d->table->mem_free(d->device, filled), WEIR_ERR_STATE, "under 1 copies");
     assert_fails(d->table->pin_free(d->device, pinned), WEIR_ERR_STATE, "pinned memory");
     assert_fails(d->table->pin_unregister(d->device, own), WEIR_ERR_STATE, "registered memory");
-    test_gate_open(&gate);
+    test_gate_open(gate);
     assert_ok(d->table->stream_sync(stream));
     assert_ok(d->table->mem_free(d->device, device));
     assert_ok(d->table->mem_free(d->device, filled));
