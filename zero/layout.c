@@ -321,6 +321,19 @@ static enum weir_status layout_make(weir_run *run, struct weir_plan **plans, siz
     return WEIR_OK;
 }
 
+/* A first layout that failed. Before any slab was made the caller may try again, with more space on
+ * the drive, say; half made, the run is good for close only. */
+static void layout_drop(weir_run *run)
+{
+    if (run->pending) {
+        run->poisoned = true;
+        run->poison = *weir_last_error();
+        return;
+    }
+    weir_homes_free(run->homes);
+    run->homes = NULL;
+}
+
 enum weir_status weir_layout(weir_run *run)
 {
     WEIR_TRY(weir_run_alive(run));
@@ -347,5 +360,7 @@ enum weir_status weir_layout(weir_run *run)
         plans_free(plans, count);
     weir_free(plans);
     weir_free(traces);
+    if (status != WEIR_OK && !run->laid_out)
+        layout_drop(run);
     return weir_run_result(run, status);
 }

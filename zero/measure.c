@@ -8,7 +8,7 @@
 
 #define TRIES       3
 #define SLICES      4u
-#define FILE_ROUNDS 4u
+#define FILE_ROUNDS 2u
 
 /* Enough to leave the caches, little enough for small budgets. */
 static uint64_t sample_bytes(const weir_run *run)
@@ -155,7 +155,7 @@ static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *me
     struct weir_extent extent;
     uint64_t file_bytes = bytes * FILE_ROUNDS, took;
     WEIR_TRY(weir_extent_open(&extent, io, run->options.nvme_path, file_bytes,
-                              run->options.require_direct, &run->log, NULL, NULL));
+                              run->options.require_direct, NULL, NULL, NULL));
     enum weir_status status = drive_pass(io, extent.file, memory, bytes, WEIR_IO_WRITE, &took);
     out->write_bytes_per_s = rate((double)file_bytes, took);
     if (status == WEIR_OK)
@@ -174,8 +174,7 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
         return WEIR_OK;
     struct weir_io *io;
     WEIR_TRY(weir_io_open(
-        &io, &(struct weir_io_options){
-                 .engine = "threads", .depth = 16, .request_count = 8, .log = &run->log}));
+        &io, &(struct weir_io_options){.engine = "threads", .depth = 16, .request_count = 8}));
     enum weir_status status = drive_passes(run, io, memory, bytes, out);
     weir_io_close(io);
     return status;

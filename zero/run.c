@@ -33,7 +33,8 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
         run->have_cost = true;
         o->cost = NULL;
     }
-    run->log = (struct weir_log){.fn = o->log, .context = o->log_context};
+    run->log.fn = o->log;
+    run->log.context = o->log_context;
     return WEIR_OK;
 }
 
@@ -71,7 +72,6 @@ enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options 
     pthread_mutex_init(&run->log.lock, NULL);
     run->extent.fd = -1;
     enum weir_status status = options_take(run, options);
-    pthread_mutex_init(&run->log.lock, NULL);
     if (status == WEIR_OK)
         status = device_open(run);
     if (status == WEIR_OK) {

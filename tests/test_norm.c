@@ -1,0 +1,157 @@
+/* RMSNorm of the host instance. */
+#include "tests/support_op.h"
+
+#include <math.h>
+#include <string.h>
+
+#define EPS 1e-5
+
+enum alias { APART, OVER_DY, OVER_RESIDUAL };
+
+struct shape {
+    uint32_t rows, width;
+    bool fresh;
+    enum alias alias;
+    bool residual;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, true, APART, true},          {1, 31, false, APART, false},
+    {33, 127, true, OVER_DY, false},    {31, 33, false, OVER_DY, true},
+    {127, 31, true, OVER_RESIDUAL, true}, {5, 2048, false, OVER_RESIDUAL, true},
+};
+#define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
+
+static struct weir_norm_args args_of(const struct shape *s, enum weir_dtype dtype, const void *x,
+                                     const void *weight)
+{
+    return (struct weir_norm_args){.x = x,
+                                   .weight = weight,
+                                   .rows = s->rows,
+                                   .width = s->width,
+                                   .eps = (float)EPS,
+                                   .dtype = dtype};
+}
+
+static double rstd_of(const double *x, uint32_t width)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < width; i++)
+        sum += x[i] * x[i];
+    return 1 / sqrt(sum / width + (double)(float)EPS);
+}
+
+static void forward_run(struct test_kernels *t, const struct test_op *op, enum weir_dtype dtype,
+                        void *const *in, void *const *out)
+{
+    struct weir_norm_args a = args_of(op->shape, dtype, in[0], in[1]);
+    a.y = out[0];
+    a.rstd = out[1];
+    assert_ok(t->table->norm_forward(t->kernels, t->stream, &a));
+}
+
+static void forward_expect(const struct test_op *op, double *const *in, double *const *out)
+{
+    const struct shape *s = op->shape;
+    for (uint32_t r = 0; r < s->rows; r++) {
+        const double *x = in[0] + (size_t)r * s->width;
+        out[1][r] = rstd_of(x, s->width);
+        for (uint32_t i = 0; i < s->width; i++)
+            out[0][(size_t)r * s->width + i] = x[i] * out[1][r] * in[1][i];
+    }
+}
+
+/* y and rstd are right, for rows of odd widths too. */
+static void forward_is_right(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *s = &shapes[i];
+        uint64_t count = (uint64_t)s->rows * s->width;
+        test_op_check(&(struct test_op){.in = {{count, true}, {s->width, true}},
+                                        .in_count = 2,
+                                        .out = {{count, true}, {s->rows, false}},
+                                        .out_count = 2,
+                                        .shape = s,
+                                        .run = forward_run,
+                                        .expect = forward_expect,
+                                        .tolerance = 2e-6},
+                      100 + i);
+    }
+}
+
+enum { X, WEIGHT, DY, RESIDUAL, DWEIGHT_BEFORE, IN_COUNT };
+
+/* What aliases dx is copied there first. */
+static void backward_run(struct test_kernels *t, const struct test_op *op, enum weir_dtype dtype,
+                         void *const *in, void *const *out)
+{
+    const struct shape *s = op->shape;
+    struct weir_norm_args a = args_of(s, dtype, in[X], in[WEIGHT]);
+    a.y = test_kernels_memory(t, op->in[X].count * 4);
+    a.rstd = test_kernels_memory(t, s->rows * 4);
+    assert_ok(t->table->norm_forward(t->kernels, t->stream, &a));
+    a.y = NULL;
+    a.dx = out[0];
+    a.dweight = out[1];
+    a.fresh = s->fresh;
+    a.dy = s->alias == OVER_DY ? out[0] : in[DY];
+    if (s->residual)
+        a.residual_d = s->alias == OVER_RESIDUAL ? out[0] : in[RESIDUAL];
+    if (s->alias != APART)
+        memcpy(out[0], s->alias == OVER_DY ? in[DY] : in[RESIDUAL], op->out[0].count * 4);
+    if (!s->fresh)
+        memcpy(out[1], in[DWEIGHT_BEFORE], op->out[1].count * 4);
+    assert_ok(t->table->norm_backward(t->kernels, t->stream, &a));
+}
+
+/* dx and dweight are its gradients, what they are added to included. */
+static double backward_value(const struct test_op *op, double *const *in)
+{
+    const struct shape *s = op->shape;
+    double sum = 0;
+    for (uint32_t r = 0; r < s->rows; r++) {
+        const size_t at = (size_t)r * s->width;
+        double rstd = rstd_of(in[X] + at, s->width);
+        for (uint32_t i = 0; i < s->width; i++) {
+            sum += in[DY][at + i] * in[X][at + i] * rstd * in[WEIGHT][i];
+            sum += s->residual ? in[RESIDUAL][at + i] * in[X][at + i] : 0;
+        }
+    }
+    for (uint32_t i = 0; i < s->width && !s->fresh; i++)
+        sum += in[DWEIGHT_BEFORE][i] * in[WEIGHT][i];
+    return sum;
+}
+
+/* dx with and without a residual, in place of dy or of the residual, and dweight, fresh or added. */
+static void backward_is_the_gradient(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *s = &shapes[i];
+        uint64_t count = (uint64_t)s->rows * s->width;
+        test_op_check(&(struct test_op){.in = {{count, true},
+                                               {s->width, true},
+                                               {count, false},
+                                               {count, false},
+                                               {s->width, false}},
+                                        .in_count = IN_COUNT,
+                                        .out = {{count, false}, {s->width, false}},
+                                        .out_count = 2,
+                                        .shape = s,
+                                        .run = backward_run,
+                                        .value = backward_value,
+                                        .gradients = {{X, 0}, {WEIGHT, 1}},
+                                        .gradient_count = 2},
+                      200 + i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_is_right),
+        cmocka_unit_test(backward_is_the_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
