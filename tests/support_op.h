@@ -40,8 +40,8 @@ struct test_op {
 void test_op_check(const struct test_op *op, uint64_t seed);
 
 /* One run on given inputs, as floats. False if this CPU lacks the instruction set. */
-bool test_op_run(const struct test_op *op, const char *isa, int thread_count,
-                 enum weir_dtype dtype, float *const *in, float *const *out);
+bool test_op_run(const struct test_op *op, const char *isa, int thread_count, enum weir_dtype dtype,
+                 float *const *in, float *const *out);
 void test_op_make(const struct test_op_array *arrays, uint32_t count, float **out);
 void test_op_free(float **arrays, uint32_t count);
 

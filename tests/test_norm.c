@@ -16,9 +16,12 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, true, APART, true},          {1, 31, false, APART, false},
-    {33, 127, true, OVER_DY, false},    {31, 33, false, OVER_DY, true},
-    {127, 31, true, OVER_RESIDUAL, true}, {5, 2048, false, OVER_RESIDUAL, true},
+    {1, 1, true, APART, true},
+    {1, 31, false, APART, false},
+    {33, 127, true, OVER_DY, false},
+    {31, 33, false, OVER_DY, true},
+    {127, 31, true, OVER_RESIDUAL, true},
+    {5, 2048, false, OVER_RESIDUAL, true},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 
@@ -123,7 +126,8 @@ static double backward_value(const struct test_op *op, double *const *in)
     return sum;
 }
 
-/* dx with and without a residual, in place of dy or of the residual, and dweight, fresh or added. */
+/* dx with and without a residual, in place of dy or of the residual, and dweight, fresh or added.
+ */
 static void backward_is_the_gradient(void **state)
 {
     (void)state;
