@@ -5,8 +5,8 @@
 #include <string.h>
 
 #define GUARD_BYTES 64u
-#define NOISE       0xA7
-#define SAMPLES     24u /* elements of an input whose differences are taken */
+#define NOISE       0xC5 /* as floats far from any result */
+#define SAMPLES     12u  /* elements of an input whose differences are taken */
 
 void test_op_make(const struct test_op_array *arrays, uint32_t count, float **out)
 {
@@ -165,7 +165,7 @@ static void gradient_check(const struct test_op *op, double *const *in, float *c
         double below = op->value(op, in);
         in[by][e] = at;
         close_check("gradient", array, e, (above - below) / (2 * step), (double)out[array][e],
-                    1e-3 * most + 1e-9);
+                    1e-3 * most + 1e-6);
     }
 }
 

@@ -26,7 +26,8 @@ struct test_op {
 
     /* One of the two. expect: the outputs in fp64, right to `tolerance` of the largest (0: to the
      * bit). value: a number in fp64, of which output gradients[i].out is the gradient by input
-     * gradients[i].in, checked by central differences to 1e-3 of the largest. */
+     * gradients[i].in, checked by central differences to 1e-3 of the largest (1e-6 if
+     * all are 0). */
     void (*expect)(const struct test_op *op, double *const *in, double *const *out);
     double tolerance;
     double (*value)(const struct test_op *op, double *const *in);

@@ -6,7 +6,6 @@
 
 #define MASKED (-100)
 #define SCALE  0.125f
-#define MOST   512u
 
 struct shape {
     uint32_t rows, vocab, tile_rows;
@@ -23,29 +22,20 @@ static int32_t target_at(const struct shape *s, uint32_t row)
     return row % 4 == 3 ? MASKED : (int32_t)(s->vocab - 1 - row * 7 % s->vocab);
 }
 
-/* What the three operations of one tile share. */
 struct head {
-    struct weir_head_args args;
+    struct weir_head_args args; /* of one tile */
     float *tile;
     void *dlogits;
-    uint32_t first;
 };
 
-static struct head head_make(struct test_kernels *t, const struct shape *s, enum weir_dtype dtype,
-                             uint32_t first)
+static struct head head_make(struct test_kernels *t, const struct shape *s,
+                             const struct weir_head_args *stats)
 {
-    uint32_t tile = s->vocab - first < s->tile_rows ? s->vocab - first : s->tile_rows;
-    struct head h = {.first = first};
-    h.tile = test_kernels_memory(t, (uint64_t)s->rows * s->tile_rows * sizeof(float));
-    h.dlogits = test_kernels_memory(t, (uint64_t)s->rows * s->tile_rows * sizeof(float));
-    h.args = (struct weir_head_args){.logits = h.tile,
-                                     .rows = s->rows,
-                                     .first_vocab = first,
-                                     .tile_rows = tile,
-                                     .first = first == 0,
-                                     .scale = SCALE,
-                                     .dlogits = h.dlogits,
-                                     .dtype = dtype};
+    uint64_t bytes = (uint64_t)s->rows * s->tile_rows * sizeof(float);
+    struct head h = {*stats, test_kernels_memory(t, bytes), test_kernels_memory(t, bytes)};
+    h.args.logits = h.tile;
+    h.args.dlogits = h.dlogits;
+    h.args.scale = SCALE;
     return h;
 }
 
@@ -53,33 +43,28 @@ static void tile_put(const struct head *h, const struct shape *s, const float *l
 {
     for (uint32_t r = 0; r < s->rows; r++)
         memcpy(h->tile + (uint64_t)r * h->args.tile_rows,
-               logits + (uint64_t)r * s->vocab + h->first, h->args.tile_rows * sizeof *logits);
+               logits + (uint64_t)r * s->vocab + h->args.first_vocab,
+               h->args.tile_rows * sizeof *logits);
 }
 
 static void tile_get(const struct head *h, const struct shape *s, char *dlogits)
 {
     uint64_t bytes = h->args.dtype == WEIR_BF16 ? 2 : 4;
     for (uint32_t r = 0; r < s->rows; r++)
-        memcpy(dlogits + ((uint64_t)r * s->vocab + h->first) * bytes,
+        memcpy(dlogits + ((uint64_t)r * s->vocab + h->args.first_vocab) * bytes,
                (char *)h->dlogits + (uint64_t)r * h->args.tile_rows * bytes,
                h->args.tile_rows * bytes);
 }
 
-/* All tiles of one kind of operation; memory of a tile is made anew, so few tiles at a time. */
+/* The statistics of all tiles in order, or, with dlogits, their gradients. */
 static void tiles_run(struct test_kernels *t, const struct shape *s, const float *logits,
                       const struct weir_head_args *stats, char *dlogits)
 {
-    struct head whole = head_make(t, s, stats->dtype, 0);
+    struct head h = head_make(t, s, stats);
     for (uint32_t first = 0; first < s->vocab; first += s->tile_rows) {
-        struct head h = whole;
-        h.first = h.args.first_vocab = first;
+        h.args.first_vocab = first;
         h.args.first = first == 0;
-        if (s->vocab - first < s->tile_rows)
-            h.args.tile_rows = s->vocab - first;
-        h.args.targets = stats->targets;
-        h.args.max = stats->max;
-        h.args.sum = stats->sum;
-        h.args.target_logit = stats->target_logit;
+        h.args.tile_rows = s->vocab - first < s->tile_rows ? s->vocab - first : s->tile_rows;
         tile_put(&h, s, logits);
         assert_ok(dlogits ? t->table->head_grad(t->kernels, t->stream, &h.args)
                           : t->table->head_stats(t->kernels, t->stream, &h.args));

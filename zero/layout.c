@@ -88,7 +88,7 @@ static enum weir_status plan_all(weir_run *run, const struct weir_trace *const *
         };
         WEIR_TRY(weir_plan_best(plans, homes, &run->model, traces, count, &limits, &run->cost));
         uint64_t now = round_up(tables_bytes(plans, traces, count));
-        if (given || within(run, *homes, fixed.host_bytes + now)) {
+        if (given || (*homes && within(run, *homes, fixed.host_bytes + now))) {
             *tables = now;
             return WEIR_OK;
         }

@@ -87,7 +87,7 @@ static json_t *numbers(const struct trainer *t)
         "high_freq_factor", c->rope.high_freq_factor, "original_length", c->rope.original_length,
         "seed", (json_int_t)a->seed, "data", (json_int_t)t->corpus.identity, "seq_len", a->seq_len,
         "batch", a->batch, "micro_batch", a->micro_batch, "threads", a->threads, "kernels",
-        kernels->table->describe(kernels), "position", (json_int_t)(t->step * a->batch));
+        kernels->table->describe(kernels), "position", (json_int_t)t->step * a->batch);
 }
 
 /* The tokenizer travels with the model, so that the checkpoint is one. */

@@ -1,0 +1,271 @@
+/* Causal grouped-query attention of the host instance. */
+#include "tests/support_op.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCRATCH_GUARD 64u
+
+struct shape {
+    uint32_t sequences, length, heads, kv_heads, head_dim;
+};
+
+/* Lengths around the tile of 64, head widths around the vector of 16. */
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 2},    {2, 1, 4, 2, 6},    {2, 31, 2, 1, 6},
+    {1, 33, 4, 2, 10},  {3, 64, 3, 3, 16},  {1, 65, 6, 2, 18},
+    {1, 127, 2, 2, 80}, {1, 130, 2, 1, 96}, {1, 70, 1, 1, 128},
+};
+#define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
+
+static uint64_t query_count(const struct shape *s)
+{
+    return (uint64_t)s->sequences * s->length * s->heads * s->head_dim;
+}
+
+static uint64_t key_count(const struct shape *s)
+{
+    return (uint64_t)s->sequences * s->length * s->kv_heads * s->head_dim;
+}
+
+static uint64_t row_count(const struct shape *s)
+{
+    return (uint64_t)s->sequences * s->length * s->heads;
+}
+
+/* Scores up to a few units, so that softmax is neither flat nor one-hot. */
+static float scale_of(const struct shape *s)
+{
+    return 3 / sqrtf((float)s->head_dim);
+}
+
+enum { Q, K, V, DOUT, IN_COUNT };
+
+static struct weir_attention_args args_of(const struct shape *s, enum weir_dtype dtype,
+                                          void *const *in)
+{
+    return (struct weir_attention_args){.q = in[Q],
+                                        .k = in[K],
+                                        .v = in[V],
+                                        .sequences = s->sequences,
+                                        .length = s->length,
+                                        .heads = s->heads,
+                                        .kv_heads = s->kv_heads,
+                                        .head_dim = s->head_dim,
+                                        .scale = scale_of(s),
+                                        .dtype = dtype};
+}
+
+/* Scratch for three threads, the most that a check runs, with a guard behind it. */
+static unsigned char *scratch_give(struct test_kernels *t, struct weir_attention_args *a)
+{
+    uint64_t bytes = t->table->attention_scratch_bytes(a, 3);
+    unsigned char *scratch = test_kernels_memory(t, bytes + SCRATCH_GUARD);
+    memset(scratch + bytes, 0x5C, SCRATCH_GUARD);
+    a->scratch = scratch;
+    return scratch + bytes;
+}
+
+static void guard_check(struct test_kernels *t, const unsigned char *guard)
+{
+    test_kernels_wait(t);
+    for (uint32_t i = 0; i < SCRATCH_GUARD; i++)
+        assert_int_equal(0x5C, guard[i]);
+}
+
+/* One row of queries in fp64: its weights, and lse. */
+static double weights_of(const struct shape *s, const double *q, const double *k, uint32_t visible,
+                         double *weights)
+{
+    double most = -INFINITY, sum = 0;
+    for (uint32_t key = 0; key < visible; key++) {
+        double score = 0;
+        for (uint32_t d = 0; d < s->head_dim; d++)
+            score += q[d] * k[(size_t)key * s->kv_heads * s->head_dim + d];
+        weights[key] = score * (double)scale_of(s);
+        most = weights[key] > most ? weights[key] : most;
+    }
+    for (uint32_t key = 0; key < visible; key++)
+        sum += exp(weights[key] - most);
+    for (uint32_t key = 0; key < visible; key++)
+        weights[key] = exp(weights[key] - most) / sum;
+    return most + log(sum);
+}
+
+/* Row (token, head): out[0..head_dim) and its lse. */
+static double row_attend(const struct shape *s, double *const *in, uint64_t row, double *out)
+{
+    static double weights[256];
+    uint32_t head = (uint32_t)(row % s->heads), position = (uint32_t)(row / s->heads % s->length);
+    uint64_t token = row / s->heads, first = token - position;
+    uint64_t kv = (first * s->kv_heads + head / (s->heads / s->kv_heads)) * s->head_dim;
+    double lse = weights_of(s, in[Q] + row * s->head_dim, in[K] + kv, position + 1, weights);
+    for (uint32_t d = 0; d < s->head_dim; d++) {
+        out[d] = 0;
+        for (uint32_t key = 0; key <= position; key++)
+            out[d] += weights[key] * in[V][kv + (size_t)key * s->kv_heads * s->head_dim + d];
+    }
+    return lse;
+}
+
+static void forward_run(struct test_kernels *t, const struct test_op *op, enum weir_dtype dtype,
+                        void *const *in, void *const *out)
+{
+    struct weir_attention_args a = args_of(op->shape, dtype, in);
+    a.out = out[0];
+    a.lse = out[1];
+    const unsigned char *guard = scratch_give(t, &a);
+    assert_ok(t->table->attention_forward(t->kernels, t->stream, &a));
+    guard_check(t, guard);
+}
+
+static void forward_expect(const struct test_op *op, double *const *in, double *const *out)
+{
+    const struct shape *s = op->shape;
+    for (uint64_t row = 0; row < row_count(s); row++)
+        out[1][row] = row_attend(s, in, row, out[0] + row * s->head_dim);
+}
+
+static struct test_op forward_op(const struct shape *s)
+{
+    return (struct test_op){
+        .in = {{query_count(s), true}, {key_count(s), true}, {key_count(s), true}},
+        .in_count = 3,
+        .out = {{query_count(s), true}, {row_count(s), false}},
+        .out_count = 2,
+        .shape = s,
+        .run = forward_run,
+        .expect = forward_expect,
+        .tolerance = 2e-6};
+}
+
+/* Outputs and lse are right for lengths and widths that fill no tile. */
+static void forward_is_right(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        struct test_op op = forward_op(&shapes[i]);
+        test_op_check(&op, i);
+    }
+}
+
+/* Forward makes what backward reads; then backward. */
+static void backward_run(struct test_kernels *t, const struct test_op *op, enum weir_dtype dtype,
+                         void *const *in, void *const *out)
+{
+    const struct shape *s = op->shape;
+    struct weir_attention_args a = args_of(s, dtype, in);
+    a.out = test_kernels_memory(t, query_count(s) * sizeof(float));
+    a.lse = test_kernels_memory(t, row_count(s) * sizeof(float));
+    const unsigned char *guard = scratch_give(t, &a);
+    assert_ok(t->table->attention_forward(t->kernels, t->stream, &a));
+    a.dout = in[DOUT];
+    a.dq = out[0];
+    a.dk = out[1];
+    a.dv = out[2];
+    assert_ok(t->table->attention_backward(t->kernels, t->stream, &a));
+    guard_check(t, guard);
+}
+
+static double backward_value(const struct test_op *op, double *const *in)
+{
+    const struct shape *s = op->shape;
+    double sum = 0, out[128];
+    for (uint64_t row = 0; row < row_count(s); row++) {
+        row_attend(s, in, row, out);
+        for (uint32_t d = 0; d < s->head_dim; d++)
+            sum += out[d] * in[DOUT][row * s->head_dim + d];
+    }
+    return sum;
+}
+
+/* dq, dk and dv are right; dk and dv are summed over the query heads that share them. */
+static void backward_is_the_gradient(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *s = &shapes[i];
+        uint64_t q = query_count(s), k = key_count(s);
+        test_op_check(&(struct test_op){.in = {{q, true}, {k, true}, {k, true}, {q, true}},
+                                        .in_count = IN_COUNT,
+                                        .out = {{q, true}, {k, true}, {k, true}},
+                                        .out_count = 3,
+                                        .shape = s,
+                                        .run = backward_run,
+                                        .value = backward_value,
+                                        .gradients = {{Q, 0}, {K, 1}, {V, 2}},
+                                        .gradient_count = 3},
+                      20 + i);
+    }
+}
+
+static void values_draw(float *values, uint64_t count, struct test_random *random)
+{
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = (float)(2 * test_random_unit(random) - 1);
+}
+
+/* What comes later changes no bit of what came before, across tiles and inside one. */
+static void later_tokens_change_nothing_before(void **state)
+{
+    (void)state;
+    static const struct shape shape = {1, 150, 2, 1, 10};
+    struct test_random random = test_random_open(77);
+    struct test_op op = forward_op(&shape);
+    float *in[3], *out[2], *other[2];
+    test_op_make(op.in, 3, in);
+    test_op_make(op.out, 2, out);
+    test_op_make(op.out, 2, other);
+    for (int i = 0; i < 3; i++)
+        values_draw(in[i], op.in[i].count, &random);
+    assert_true(test_op_run(&op, NULL, 2, WEIR_FP32, in, out));
+    static const uint32_t cuts[] = {149, 65, 64, 63, 1};
+    for (int c = 0; c < 5; c++) {
+        for (int i = 0; i < 3; i++) {
+            uint64_t kept = op.in[i].count / shape.length * cuts[c];
+            values_draw(in[i] + kept, op.in[i].count - kept, &random);
+        }
+        assert_true(test_op_run(&op, NULL, 2, WEIR_FP32, in, other));
+        assert_memory_equal(out[0], other[0], cuts[c] * 20 * sizeof(float));
+        assert_memory_equal(out[1], other[1], cuts[c] * 2 * sizeof(float));
+        assert_memory_not_equal(out[0] + cuts[c] * 20, other[0] + cuts[c] * 20, sizeof(float));
+        memcpy(out[0], other[0], op.out[0].count * sizeof(float));
+        memcpy(out[1], other[1], op.out[1].count * sizeof(float));
+    }
+    test_op_free(in, 3);
+    test_op_free(out, 2);
+    test_op_free(other, 2);
+}
+
+/* Scores of thousands choose one key instead of overflowing. */
+static void large_scores_choose_one_key(void **state)
+{
+    (void)state;
+    static const struct shape shape = {1, 100, 1, 1, 2};
+    struct test_op op = forward_op(&shape);
+    float q[200], k[200], v[200], out[200], lse[100];
+    for (int i = 0; i < 100; i++) {
+        q[2 * i] = 1000;
+        k[2 * i] = i == 7 ? 50 : -40; /* the key that all from row 7 on choose */
+        v[2 * i] = (float)i;
+        q[2 * i + 1] = k[2 * i + 1] = v[2 * i + 1] = 0;
+    }
+    assert_true(test_op_run(&op, NULL, 2, WEIR_FP32, (float *[]){q, k, v}, (float *[]){out, lse}));
+    for (int i = 0; i < 100; i++) {
+        assert_true(isfinite(lse[i]));
+        if (i >= 7)
+            assert_true(out[2 * i] == 7);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_is_right),
+        cmocka_unit_test(backward_is_the_gradient),
+        cmocka_unit_test(later_tokens_change_nothing_before),
+        cmocka_unit_test(large_scores_choose_one_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
