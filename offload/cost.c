@@ -67,19 +67,19 @@ static const struct weir_op *lane_next(const struct walk *w, uint32_t lane)
     return at < w->first[lane + 1] ? &w->plan->ops[w->order[at]] : NULL;
 }
 
-/* When the lane's next op can begin; false: some wait is not met yet. */
-static bool begin_time(const struct walk *w, uint32_t lane, const struct weir_op *op, double *start)
+/* When the lane's next op is ready, and when it can begin; false: some wait is not met yet. */
+static bool begin_time(const struct walk *w, uint32_t lane, const struct weir_op *op, double *ready,
+                       double *start)
 {
-    *start = w->free_s[lane];
+    *ready = w->free_s[lane];
     for (uint32_t i = 0; i < op->wait_count; i++) {
         uint32_t on = op->waits[i].lane, count = op->waits[i].count;
         if (w->next[on] < count)
             return false;
         double met = w->done[w->first[on] + count - 1];
-        *start = met > *start ? met : *start;
+        *ready = met > *ready ? met : *ready;
     }
-    if (is_drive(lane) && w->drive_s > *start)
-        *start = w->drive_s;
+    *start = is_drive(lane) && w->drive_s > *ready ? w->drive_s : *ready;
     return true;
 }
 
@@ -105,14 +105,18 @@ static enum weir_status walk_run(struct walk *w, struct weir_plan_cost *out)
 {
     for (size_t n = 0; n < w->plan->op_count; n++) {
         uint32_t best = WEIR_LANE_COUNT;
-        double best_start = 0;
+        double best_start = 0, best_ready = 0;
         for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++) {
             const struct weir_op *op = lane_next(w, l);
-            double start;
-            if (op && begin_time(w, l, op, &start) &&
-                (best == WEIR_LANE_COUNT || start < best_start)) {
+            double ready, start;
+            if (!op || !begin_time(w, l, op, &ready, &start))
+                continue;
+            /* The drive serves READ and WRITE in the order in which they became ready. */
+            if (best == WEIR_LANE_COUNT || start < best_start ||
+                (start <= best_start && ready < best_ready)) {
                 best = l;
                 best_start = start;
+                best_ready = ready;
             }
         }
         if (best == WEIR_LANE_COUNT)

@@ -109,7 +109,7 @@ static void device_fill(struct weir_homes *homes, uint32_t block)
 }
 
 static enum weir_status part_fill(struct weir_homes *homes, uint32_t block, enum weir_part part,
-                                  uint64_t host_limit, bool nvme)
+                                  uint64_t host_limit, bool nvme, bool *over_budget)
 {
     const struct weir_thing *thing = &homes->model->things[block];
     for (uint32_t w = 0; w < thing->window_count; w++) {
@@ -119,10 +119,11 @@ static enum weir_status part_fill(struct weir_homes *homes, uint32_t block, enum
         uint64_t bytes = thing->windows[w].element_count * weir_part_bytes(homes->model, part);
         bool host = bytes <= host_limit && homes->host_end <= host_limit - bytes;
         if (!host && !nvme)
-            return weir_fail(WEIR_ERR_NOMEM,
-                             "host: homes need more than %llu bytes at block \"%s\", window %u; "
-                             "raise host_bytes or give an nvme_path",
-                             (unsigned long long)host_limit, thing->name, w);
+            return weir_fail_budget(
+                over_budget,
+                "host: homes need more than %llu bytes at block \"%s\", window %u; "
+                "raise host_bytes or give an nvme_path",
+                (unsigned long long)host_limit, thing->name, w);
         uint64_t *end = host ? &homes->host_end : &homes->nvme_end;
         *place = (struct weir_place){host ? WEIR_TIER_HOST : WEIR_TIER_NVME, *end, bytes};
         *end += bytes;
@@ -131,7 +132,8 @@ static enum weir_status part_fill(struct weir_homes *homes, uint32_t block, enum
 }
 
 static enum weir_status homes_fill(struct weir_homes *homes, const uint32_t *order, size_t count,
-                                   const bool *device_home, uint64_t host_limit, bool nvme)
+                                   const bool *device_home, uint64_t host_limit, bool nvme,
+                                   bool *over_budget)
 {
     WEIR_TRY(weir_alloc(&homes->blocks, homes->model->thing_count, sizeof *homes->blocks, "homes"));
     for (size_t i = 0; i < count; i++)
@@ -142,11 +144,11 @@ static enum weir_status homes_fill(struct weir_homes *homes, const uint32_t *ord
             device_fill(homes, order[i]);
     for (size_t i = 0; i < count; i++)
         if (!device_home[order[i]])
-            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_WEIGHT, host_limit, nvme));
+            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_WEIGHT, host_limit, nvme, over_budget));
     for (size_t i = 0; i < count; i++)
         if (!device_home[order[i]]) {
-            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_GRAD, host_limit, nvme));
-            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_STATE, host_limit, nvme));
+            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_GRAD, host_limit, nvme, over_budget));
+            WEIR_TRY(part_fill(homes, order[i], WEIR_PART_STATE, host_limit, nvme, over_budget));
         }
     return WEIR_OK;
 }
@@ -154,7 +156,8 @@ static enum weir_status homes_fill(struct weir_homes *homes, const uint32_t *ord
 enum weir_status weir_homes_make(struct weir_homes **out, const struct weir_model *model,
                                  const struct weir_trace *const *traces, size_t trace_count,
                                  const bool *device_home, uint64_t device_first,
-                                 uint64_t host_first, uint64_t host_limit, bool nvme)
+                                 uint64_t host_first, uint64_t host_limit, bool nvme,
+                                 bool *over_budget)
 {
     struct weir_homes *homes;
     uint32_t *order = NULL;
@@ -167,7 +170,7 @@ enum weir_status weir_homes_make(struct weir_homes **out, const struct weir_mode
                                  .host_end = host_first};
     enum weir_status status = blocks_order(model, traces, trace_count, &order, &count);
     if (status == WEIR_OK)
-        status = homes_fill(homes, order, count, device_home, host_limit, nvme);
+        status = homes_fill(homes, order, count, device_home, host_limit, nvme, over_budget);
     weir_free(order);
     if (status != WEIR_OK) {
         weir_homes_free(homes);

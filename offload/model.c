@@ -103,17 +103,26 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 }
 
 /* How many segments, and how many windows, of which trained. */
-static void counts_find(const struct weir_grain *grain, struct weir_thing *thing)
+static enum weir_status counts_find(const struct weir_model *model, struct weir_thing *thing)
 {
-    uint32_t by_kind[2] = {0, 0};
+    const struct weir_grain *grain = &model->grain;
+    uint64_t by_kind[2] = {0, 0};
     for (uint32_t t = 0; t < thing->tensor_count; t++)
         by_kind[thing->tensors[t].kind == WEIR_FROZEN] +=
-            (uint32_t)ceil_div(thing->tensors[t].count, grain->segment_elements);
-    thing->trained_segment_count = by_kind[0];
-    thing->segment_count = by_kind[0] + by_kind[1];
+            ceil_div(thing->tensors[t].count, grain->segment_elements);
+    /* A run counts its segments in 32 bits. */
+    uint64_t count = by_kind[0] + by_kind[1];
+    if (count > UINT32_MAX - model->trained_segment_count)
+        return weir_fail(WEIR_ERR_ARG,
+                         "block \"%s\": %llu segments, and the run has %u trained ones already; "
+                         "give fewer than 2^32",
+                         thing->name, (unsigned long long)count, model->trained_segment_count);
+    thing->trained_segment_count = (uint32_t)by_kind[0];
+    thing->segment_count = (uint32_t)count;
     thing->trained_window_count = (uint32_t)ceil_div(by_kind[0], grain->window_segments);
     thing->window_count =
         thing->trained_window_count + (uint32_t)ceil_div(by_kind[1], grain->window_segments);
+    return WEIR_OK;
 }
 
 static void segments_cut(const struct weir_grain *grain, struct weir_thing *thing)
@@ -175,7 +184,7 @@ static enum weir_status block_fill(struct weir_model *model, struct weir_thing *
     WEIR_TRY(weir_alloc(&thing->tensors, thing->tensor_count, sizeof *thing->tensors, "tensors"));
     for (uint32_t t = 0; t < thing->tensor_count; t++)
         WEIR_TRY(tensor_copy(&tensors[t], &thing->tensors[t]));
-    counts_find(&model->grain, thing);
+    WEIR_TRY(counts_find(model, thing));
     WEIR_TRY(
         weir_alloc(&thing->segments, thing->segment_count, sizeof *thing->segments, "segments"));
     WEIR_TRY(weir_alloc(&thing->windows, thing->window_count, sizeof *thing->windows, "windows"));

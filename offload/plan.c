@@ -17,6 +17,7 @@ struct together {
     struct weir_plan_choice choice;
     bool *device_home;
     struct weir_draft *drafts;
+    bool *over_budget;
 };
 
 static enum weir_status homes_given(struct together *t, const struct weir_homes *homes)
@@ -37,18 +38,28 @@ static uint64_t less(uint64_t a, uint64_t b)
 static enum weir_status host_room(const struct together *t, const struct weir_draft *d,
                                   const struct weir_homes *homes, uint64_t *room)
 {
-    uint64_t fixed = t->choice.ring_bytes + d->mail_bytes;
-    uint64_t limit = homes ? homes->host_first : t->limits->host_bytes;
-    if (fixed > limit)
-        return weir_fail(WEIR_ERR_NOMEM,
-                         "host: step \"%s\" needs a ring of %llu bytes and %llu for puts and gets, "
-                         "%llu given; raise host_bytes",
-                         d->trace->key, (unsigned long long)t->choice.ring_bytes,
-                         (unsigned long long)d->mail_bytes, (unsigned long long)limit);
-    uint64_t weights = 0, all = 0;
+    uint64_t ring = t->choice.ring_bytes, limit = homes ? homes->host_first : t->limits->host_bytes;
+    uint64_t least = t->limits->nvme ? weir_ring_least(t->model, d->trace) : 0;
+    if (ring < least)
+        return weir_fail_budget(t->over_budget,
+                                "host: step \"%s\" needs a ring of %llu bytes, two of its largest "
+                                "pieces, %llu given; raise ring_bytes or host_bytes",
+                                d->trace->key, (unsigned long long)least, (unsigned long long)ring);
+    if (ring > limit || d->mail_bytes > limit - ring)
+        return weir_fail_budget(t->over_budget,
+                                "host: step \"%s\" needs a ring of %llu bytes and %llu for puts "
+                                "and gets, %llu given; raise host_bytes",
+                                d->trace->key, (unsigned long long)ring,
+                                (unsigned long long)d->mail_bytes, (unsigned long long)limit);
+    uint64_t weights = 0, all = 0, rest = limit - ring - d->mail_bytes;
     if (!homes)
         weir_homes_count(t->model, t->device_home, &weights, &all);
-    *room = less(limit - fixed, t->limits->nvme ? weights : all);
+    if (!t->limits->nvme && all > rest)
+        return weir_fail_budget(t->over_budget,
+                                "host: weights, gradients and states need %llu bytes, %llu given; "
+                                "raise host_bytes or give an nvme_path",
+                                (unsigned long long)all, (unsigned long long)rest);
+    *room = less(rest, t->limits->nvme ? weights : all);
     return WEIR_OK;
 }
 
@@ -61,6 +72,7 @@ static enum weir_status drafts_place(struct together *t, const struct weir_homes
         WEIR_TRY(weir_draft_open(d, t->model, t->traces[i], t->device_home));
         d->choice = t->choice;
         d->nvme = t->limits->nvme;
+        d->over_budget = t->over_budget;
         WEIR_TRY(host_room(t, d, homes, &room));
         WEIR_TRY(weir_draft_place(d, device_bytes, room));
     }
@@ -77,7 +89,7 @@ static enum weir_status homes_new(struct together *t, struct weir_homes **homes)
         host = host_bytes > host ? host_bytes : host;
     }
     return weir_homes_make(homes, t->model, t->traces, t->count, t->device_home, device, host,
-                           t->limits->host_bytes, t->limits->nvme);
+                           t->limits->host_bytes, t->limits->nvme, t->over_budget);
 }
 
 static enum weir_status plan_finish(struct together *t, size_t i, const struct weir_homes *homes,
@@ -129,11 +141,16 @@ enum weir_status weir_plan_together(struct weir_plan **plans, struct weir_homes 
                                     const struct weir_model *model,
                                     const struct weir_trace *const *traces, size_t count,
                                     const struct weir_limits *limits,
-                                    const struct weir_plan_choice *choice)
+                                    const struct weir_plan_choice *choice, bool *over_budget)
 {
     bool given = *homes != NULL;
-    struct together t = {
-        .model = model, .traces = traces, .count = count, .limits = limits, .choice = *choice};
+    struct together t = {.model = model,
+                         .traces = traces,
+                         .count = count,
+                         .limits = limits,
+                         .choice = *choice,
+                         .over_budget = over_budget};
+    *over_budget = false;
     if (!limits->nvme)
         t.choice.ring_bytes = 0;
     for (size_t i = 0; i < count; i++)
@@ -159,7 +176,8 @@ enum weir_status weir_plan_make(struct weir_plan **out, struct weir_homes **home
                                 const struct weir_limits *limits,
                                 const struct weir_plan_choice *choice)
 {
-    return weir_plan_together(out, homes, model, &trace, 1, limits, choice);
+    bool over_budget;
+    return weir_plan_together(out, homes, model, &trace, 1, limits, choice, &over_budget);
 }
 
 void weir_plan_free(struct weir_plan *plan)

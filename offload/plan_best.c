@@ -5,7 +5,9 @@
 #include "offload/cost.h"
 #include "offload/plan_internal.h"
 
-#define MIB (1ull << 20)
+#define MIB        (1ull << 20)
+#define LEAD_MOST  64u
+#define TRIES_MOST 16
 
 struct contest {
     const struct weir_model *model;
@@ -16,8 +18,10 @@ struct contest {
     const struct weir_homes *given;
     struct weir_plan **best;
     struct weir_homes *best_homes;
-    double best_s;
+    struct weir_plan_cost best_cost;
     struct weir_plan **trial;
+    uint64_t tried[TRIES_MOST]; /* hashes: another choice may give the same plans */
+    size_t tried_count;
     struct weir_error refusal; /* of the most frugal choice */
 };
 
@@ -30,10 +34,12 @@ static enum weir_status least_find(const struct contest *c, uint64_t *least)
     enum weir_status status = WEIR_OK;
     for (size_t i = 0; status == WEIR_OK && i < c->count; i++) {
         struct weir_draft d;
+        bool over_budget;
         status = weir_draft_open(&d, c->model, c->traces[i], none);
         if (status != WEIR_OK)
             break;
         d.nvme = true;
+        d.over_budget = &over_budget;
         status = weir_draft_place(&d, UINT64_MAX, UINT64_MAX);
         *least = d.least_bytes > *least ? d.least_bytes : *least;
         weir_draft_close(&d);
@@ -51,8 +57,9 @@ static uint64_t all_homes(const struct weir_model *model)
     return bytes;
 }
 
-/* 4y: at least two of the largest pieces; by default two and what the drive moves in two latencies,
- * at most 96 MiB and a quarter of the host budget. */
+/* 4y: at least two of the largest pieces; by default twice that, so that one can be read while one
+ * is updated and one written, and what the drive moves in two latencies; at most 96 MiB and a
+ * quarter of the host budget. */
 static uint64_t ring_default(const struct contest *c, bool frugal)
 {
     uint64_t least = WEIR_PAGE;
@@ -79,7 +86,8 @@ static void trial_drop(struct contest *c, struct weir_homes *homes)
         weir_homes_free(homes);
 }
 
-static void trial_keep(struct contest *c, struct weir_homes *homes, double step_s)
+static void trial_keep(struct contest *c, struct weir_homes *homes,
+                       const struct weir_plan_cost *cost)
 {
     for (size_t i = 0; i < c->count; i++) {
         weir_plan_free(c->best[i]);
@@ -89,7 +97,20 @@ static void trial_keep(struct contest *c, struct weir_homes *homes, double step_
     if (c->best_homes != c->given)
         weir_homes_free(c->best_homes);
     c->best_homes = homes;
-    c->best_s = step_s;
+    c->best_cost = *cost;
+}
+
+static uint64_t moved_bytes(const struct weir_plan_cost *cost)
+{
+    return cost->read_bytes + cost->written_bytes + cost->to_device_bytes + cost->to_host_bytes;
+}
+
+/* Faster, or as fast and moving less. */
+static bool beats(const struct weir_plan_cost *a, const struct weir_plan_cost *b)
+{
+    if (a->step_s < b->step_s || a->step_s > b->step_s)
+        return a->step_s < b->step_s;
+    return moved_bytes(a) < moved_bytes(b);
 }
 
 /* The slab that a plan may address: later keys keep to the first layout's. */
@@ -100,26 +121,71 @@ static enum weir_status prove(const struct contest *c, const struct weir_homes *
     return WEIR_OK;
 }
 
-/* NOMEM is remembered and not an error: another choice may fit. */
+static bool tried_before(struct contest *c, const struct weir_homes *homes)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < c->count; i++)
+        hash = hash * 0x9E3779B97F4A7C15u + weir_plan_hash(c->trial[i], homes);
+    for (size_t i = 0; i < c->tried_count; i++)
+        if (c->tried[i] == hash)
+            return true;
+    if (c->tried_count < TRIES_MOST)
+        c->tried[c->tried_count++] = hash;
+    return false;
+}
+
+/* Too little budget is remembered and not an error: another choice may fit. */
 static enum weir_status try_choice(struct contest *c, const struct weir_plan_choice *choice)
 {
     struct weir_homes *homes = (struct weir_homes *)c->given;
-    enum weir_status status =
-        weir_plan_together(c->trial, &homes, c->model, c->traces, c->count, c->limits, choice);
-    if (status == WEIR_ERR_NOMEM) {
+    bool over_budget;
+    enum weir_status status = weir_plan_together(c->trial, &homes, c->model, c->traces, c->count,
+                                                 c->limits, choice, &over_budget);
+    if (over_budget) {
         c->refusal = *weir_last_error();
         return WEIR_OK;
     }
     WEIR_TRY(status);
+    if (tried_before(c, homes)) {
+        trial_drop(c, homes);
+        return WEIR_OK;
+    }
     status = prove(c, homes);
     struct weir_plan_cost cost;
     if (status == WEIR_OK)
         status = weir_plan_cost(c->trial[0], c->traces[0], c->cost, NULL, &cost);
-    if (status == WEIR_OK && (!c->best[0] || cost.step_s < c->best_s))
-        trial_keep(c, homes, cost.step_s);
+    if (status == WEIR_OK && (!c->best[0] || beats(&cost, &c->best_cost)))
+        trial_keep(c, homes, &cost);
     else
         trial_drop(c, homes);
     return status;
+}
+
+/* Stages that a block of the first key is held for, on average: the margin of one visit (4w). */
+static uint32_t visit_stages(const struct contest *c)
+{
+    const struct weir_trace *trace = c->traces[0];
+    uint64_t stages = 0, count = 0;
+    for (size_t i = 0; i < trace->use_count; i++)
+        if (c->model->things[trace->uses[i].id].is_block) {
+            stages += trace->uses[i].stage_end - trace->uses[i].stage_first;
+            count++;
+        }
+    uint64_t visit = count > 0 ? (stages + count - 1) / count : 1;
+    return visit < LEAD_MOST ? (uint32_t)visit : LEAD_MOST;
+}
+
+/* Less of all that a plan can do without, until something fits; the last one decides what to say.
+ */
+static enum weir_status frugal_run(struct contest *c, uint32_t lead)
+{
+    const uint32_t leads[] = {lead, 0};
+    for (int i = 0; i < 2 && !c->best[0]; i++) {
+        const struct weir_plan_choice choice = {.lead = leads[i],
+                                                .ring_bytes = ring_default(c, true)};
+        WEIR_TRY(try_choice(c, &choice));
+    }
+    return c->best[0] ? WEIR_OK : weir_fail_with(&c->refusal);
 }
 
 static enum weir_status contest_run(struct contest *c)
@@ -128,21 +194,21 @@ static enum weir_status contest_run(struct contest *c)
     WEIR_TRY(least_find(c, &least));
     uint64_t rest = c->limits->device_bytes > least ? c->limits->device_bytes - least : 0;
     rest = rest < all ? rest : all;
-    struct weir_plan_choice choice = {.lead = 4, .ring_bytes = ring_default(c, false)};
+    struct weir_plan_choice choice = {.lead = visit_stages(c),
+                                      .ring_bytes = ring_default(c, false)};
     for (uint32_t quarter = 0; quarter <= 4; quarter++) {
         choice.device_home_bytes = rest / 4 * quarter + (quarter == 4 ? rest % 4 : 0);
         if (c->given && quarter > 0)
             break;
         WEIR_TRY(try_choice(c, &choice));
     }
-    choice = c->best[0] ? c->best[0]->choice : choice;
-    choice.lead = 1;
-    if (c->best[0])
-        return try_choice(c, &choice);
-    /* Nothing fits: the most frugal choice decides what to say. */
-    choice = (struct weir_plan_choice){.lead = 0, .ring_bytes = ring_default(c, true)};
-    WEIR_TRY(try_choice(c, &choice));
-    return c->best[0] ? WEIR_OK : weir_fail_with(&c->refusal);
+    if (!c->best[0])
+        return frugal_run(c, choice.lead);
+    /* Short margins leave more room to what stays. */
+    choice = c->best[0]->choice;
+    for (choice.lead = 1; choice.lead <= 2; choice.lead++)
+        WEIR_TRY(try_choice(c, &choice));
+    return WEIR_OK;
 }
 
 enum weir_status weir_plan_best(struct weir_plan **plans, struct weir_homes **homes,

@@ -46,6 +46,10 @@ struct weir_wait_span {
     bool on_host;
 };
 
+/* A budget does not hold it: NOMEM that another choice may avoid, unlike the heap's. */
+#define weir_fail_budget(over_budget, ...)                                                         \
+    (*(over_budget) = true, weir_fail(WEIR_ERR_NOMEM, __VA_ARGS__))
+
 /* A plan in the making. */
 struct weir_draft {
     const struct weir_model *model;
@@ -54,6 +58,7 @@ struct weir_draft {
     const bool *device_home;        /* [thing] */
     struct weir_plan_choice choice;
     bool nvme;
+    bool *over_budget; /* out, see weir_fail_budget */
     uint32_t stage_count;
     struct weir_item *items;
     size_t item_count, item_capacity;
@@ -110,14 +115,15 @@ void weir_homes_count(const struct weir_model *model, const bool *device_home,
 enum weir_status weir_homes_make(struct weir_homes **out, const struct weir_model *model,
                                  const struct weir_trace *const *traces, size_t trace_count,
                                  const bool *device_home, uint64_t device_first,
-                                 uint64_t host_first, uint64_t host_limit, bool nvme);
+                                 uint64_t host_first, uint64_t host_limit, bool nvme,
+                                 bool *over_budget);
 
-/* plan.c: all keys beside one set of homes. */
+/* plan.c: all keys beside one set of homes. over_budget: whether it failed for want of budget. */
 enum weir_status weir_plan_together(struct weir_plan **plans, struct weir_homes **homes,
                                     const struct weir_model *model,
                                     const struct weir_trace *const *traces, size_t count,
                                     const struct weir_limits *limits,
-                                    const struct weir_plan_choice *choice);
+                                    const struct weir_plan_choice *choice, bool *over_budget);
 
 static inline uint64_t weir_page_up(uint64_t bytes)
 {

@@ -93,11 +93,12 @@ static enum weir_status uses_take(struct weir_draft *d, struct timeline *line)
             d->least_stage = t;
         }
     if (d->least_bytes > line->capacity)
-        return weir_fail(WEIR_ERR_NOMEM,
-                         "device: stage %llu of step \"%s\" needs %llu bytes at once, %llu given; "
-                         "lower the micro-batch or raise device_bytes",
-                         (unsigned long long)d->least_stage, d->trace->key,
-                         (unsigned long long)d->least_bytes, (unsigned long long)line->capacity);
+        return weir_fail_budget(
+            d->over_budget,
+            "device: stage %llu of step \"%s\" needs %llu bytes at once, %llu given; "
+            "lower the micro-batch or raise device_bytes",
+            (unsigned long long)d->least_stage, d->trace->key, (unsigned long long)d->least_bytes,
+            (unsigned long long)line->capacity);
     return WEIR_OK;
 }
 
@@ -297,11 +298,12 @@ static enum weir_status waits_choose(struct weir_draft *d, struct timeline *devi
         struct weir_wait_span *span = &d->spans[i];
         span->on_host = take_if(host, span->start, span->end, span->bytes);
         if (!span->on_host && !d->nvme)
-            return weir_fail(WEIR_ERR_NOMEM,
-                             "host: step \"%s\" has no room for %llu bytes that wait over stages "
-                             "%u to %u, %llu given; raise host_bytes or give an nvme_path",
-                             d->trace->key, (unsigned long long)span->bytes, span->start, span->end,
-                             (unsigned long long)host->capacity);
+            return weir_fail_budget(
+                d->over_budget,
+                "host: step \"%s\" has no room for %llu bytes that wait over stages "
+                "%u to %u, %llu given; raise host_bytes or give an nvme_path",
+                d->trace->key, (unsigned long long)span->bytes, span->start, span->end,
+                (unsigned long long)host->capacity);
     }
     /* The last born live shortest. */
     for (size_t i = d->item_count; i-- > 0;)
@@ -385,11 +387,11 @@ static enum weir_status host_arena(struct weir_draft *d, uint64_t room)
         } else if (d->nvme) {
             span->on_host = false;
         } else {
-            return weir_fail(WEIR_ERR_NOMEM,
-                             "host: step \"%s\" needs %llu bytes for tensors that wait, %llu are "
-                             "left; raise host_bytes or give an nvme_path",
-                             d->trace->key, (unsigned long long)d->wait_host_bytes,
-                             (unsigned long long)room);
+            return weir_fail_budget(
+                d->over_budget,
+                "host: step \"%s\" needs %llu bytes for tensors that wait, %llu are "
+                "left; raise host_bytes or give an nvme_path",
+                d->trace->key, (unsigned long long)d->wait_host_bytes, (unsigned long long)room);
         }
     }
 }
@@ -407,11 +409,12 @@ static enum weir_status device_fit(struct weir_draft *d, uint64_t device_bytes,
             return WEIR_OK;
         uint64_t lower = device_bytes / 64;
         if (d->peak_bytes <= d->least_bytes || device->capacity <= d->least_bytes)
-            return weir_fail(WEIR_ERR_NOMEM,
-                             "device: step \"%s\" needs %llu bytes when placed, %llu given; lower "
-                             "the micro-batch or raise device_bytes",
-                             d->trace->key, (unsigned long long)d->device_height,
-                             (unsigned long long)device_bytes);
+            return weir_fail_budget(
+                d->over_budget,
+                "device: step \"%s\" needs %llu bytes when placed, %llu given; lower "
+                "the micro-batch or raise device_bytes",
+                d->trace->key, (unsigned long long)d->device_height,
+                (unsigned long long)device_bytes);
         uint64_t next = device->capacity > lower ? device->capacity - lower : 0;
         next = next < d->peak_bytes - 1 ? next : d->peak_bytes - 1;
         device->capacity = next > d->least_bytes ? next : d->least_bytes;
