@@ -8,7 +8,6 @@ cd "$(dirname "$0")"
 . scripts/packages.sh
 install_packages $build_packages $test_packages
 
-# clang 14 spells its tools with or without a version; either will do.
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=(form dev clang asan tsan mutants)
 started=$SECONDS

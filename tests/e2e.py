@@ -218,6 +218,12 @@ def errors():
     run("--model", model, "--data", tokens, *small)
     fails("tokenize.py", "--model", model, "--data", data, *small)
     full = open(f"{model}/model.safetensors", "rb").read()
+    overflow = bytearray(full)
+    header = int.from_bytes(full[:8], "little")
+    first, last = json.loads(full[8 : 8 + header])["model.norm.weight"]["data_offsets"]
+    overflow[8 + header + first : 8 + header + last] = b"\x00\x7f" * ((last - first) // 2)  # bf16 1.7e38: finite, its logits are not
+    open(f"{model}/model.safetensors", "wb").write(overflow)
+    fails("2 steps in a row", "--model", model, "--data", tokens, *small[:4], "--steps", 6, "--max-skips", 2)
     open(f"{model}/model.safetensors", "wb").write(full[: len(full) // 2])
     fails("model.safetensors", "--model", model, "--data", tokens, *small)
     os.remove(f"{model}/model.safetensors")

@@ -216,21 +216,6 @@ static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
     return hash;
 }
 
-static int hash_order(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static size_t distinct(uint64_t *hashes, size_t count)
-{
-    qsort(hashes, count, sizeof *hashes, hash_order);
-    size_t n = count > 0;
-    for (size_t i = 1; i < count; i++)
-        n += hashes[i] != hashes[i - 1];
-    return n;
-}
-
 static void any_budget_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -241,7 +226,7 @@ static void any_budget_gives_the_same_bits(void **state)
         uint64_t seed = test_random_next(&random);
         hashes[i % 1024] = draw_run(seed, &nvme_steps, &steps);
     }
-    size_t plans = distinct(hashes, draws < 1024 ? draws : 1024);
+    size_t plans = test_distinct(hashes, draws < 1024 ? draws : 1024);
     printf("%u draws, %zu plans, %llu of %llu steps read NVMe\n", draws, plans,
            (unsigned long long)nvme_steps, (unsigned long long)steps);
     assert_true(plans * 10 >= draws * 6);

@@ -62,3 +62,18 @@ uint32_t test_draws(uint32_t normal)
     uint64_t draws = given ? (uint64_t)normal * strtoull(given, NULL, 0) / 100 : normal;
     return draws > 0 ? (uint32_t)draws : 1;
 }
+
+static int value_order(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+size_t test_distinct(uint64_t *values, size_t count)
+{
+    qsort(values, count, sizeof *values, value_order);
+    size_t n = count > 0;
+    for (size_t i = 1; i < count; i++)
+        n += values[i] != values[i - 1];
+    return n;
+}

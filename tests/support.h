@@ -47,6 +47,9 @@ double test_random_unit(struct test_random *random);                    /* [0, 1
 void test_directory_make(char path[static 256]);
 void test_directory_remove(const char *path);
 
+/* How many different values; sorts them. */
+size_t test_distinct(uint64_t *values, size_t count);
+
 /* Scale of random draws: WEIR_DRAWS percent (default 100), at least 1. */
 uint32_t test_draws(uint32_t normal);
 

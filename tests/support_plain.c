@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 void plain_open(struct plain_arrays *p, enum weir_dtype dtype, enum weir_dtype grad_dtype,
                 struct weir_grain grain)
@@ -185,4 +186,29 @@ uint64_t plain_compare(const struct plain_arrays *p, weir_run *run)
         for (uint32_t w = 0; w < p->model.things[b].window_count; w++)
             different += window_different(p, run, b, w);
     return different;
+}
+
+/* The masters: weights, and in bf16 training the residuals at each segment's start. */
+static uint64_t block_hash(const struct plain_arrays *p, size_t block)
+{
+    const struct weir_thing *thing = &p->model.things[block];
+    uint64_t hash = XXH3_64bits(p->weight[block], thing->element_count *
+                                                      weir_part_bytes(&p->model, WEIR_PART_WEIGHT));
+    for (uint32_t s = 0; p->model.dtype == WEIR_BF16 && s < thing->trained_segment_count; s++)
+        hash = XXH3_64bits_withSeed((const char *)p->state[block] + thing->segments[s].offset * 10,
+                                    thing->segments[s].count * 2ull, hash);
+    return hash;
+}
+
+void plain_hashes(const struct plain_arrays *p, uint64_t *hashes)
+{
+    for (size_t b = 0; b < p->model.thing_count; b++)
+        hashes[b] = block_hash(p, b);
+}
+
+void plain_all_changed(const struct plain_arrays *p, const uint64_t *before)
+{
+    for (size_t b = 0; b < p->model.thing_count; b++)
+        if (block_hash(p, b) == before[b])
+            fail_msg("block \"%s\" did not change in a step", p->model.things[b].name);
 }

@@ -34,6 +34,9 @@ void plain_load(struct plain_arrays *plain, uint32_t block, uint32_t tensor, con
 void plain_begin(struct plain_arrays *plain);
 /* Round, norm, clip, update; or skip. Returns the norm. */
 double plain_finish(struct plain_arrays *plain, const struct weir_update *update, bool *skipped);
+/* Of each block's weights and residuals: a step with a gradient changes every one. */
+void plain_hashes(const struct plain_arrays *plain, uint64_t *hashes);
+void plain_all_changed(const struct plain_arrays *plain, const uint64_t *before);
 /* Bytes of weight and state that differ from the run's homes. */
 uint64_t plain_compare(const struct plain_arrays *plain, weir_run *run);
 

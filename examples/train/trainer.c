@@ -225,11 +225,10 @@ static enum weir_status evaluate(struct trainer *t, double *loss)
     return WEIR_OK;
 }
 
-static const char *bound_of(const struct trainer *t, const struct weir_report *r)
+static const char *bound_of(const struct weir_report *r)
 {
     if (r->stall_ns < r->step_ns / 20)
         return "compute";
-    (void)t;
     return r->nvme_read_bytes + r->nvme_written_bytes > 0 ? "nvme" : "link";
 }
 
@@ -254,7 +253,7 @@ static enum weir_status step_run(struct trainer *t, struct journal_step *out)
                               .update = &update};
     WEIR_TRY(llama_run(t->llama, &step, &out->loss, &out->report));
     out->step = ++t->step;
-    out->bound = bound_of(t, &out->report);
+    out->bound = bound_of(&out->report);
     return WEIR_OK;
 }
 
