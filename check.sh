@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 install_packages $build_packages $test_packages
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(form dev clang asan tsan mutants)
+[ ${#steps[@]} -gt 0 ] || steps=(form lint dev clang asan tsan mutants)
 started=$SECONDS
 say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)); }
 
