@@ -15,6 +15,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* A file of the caller's that belongs to a checkpoint (config.json, a tokenizer). */
 struct weir_file {
@@ -30,6 +31,7 @@ enum weir_status weir_save(weir_run *run, const char *directory, const char *cal
 /* Weights, states and counters of a checkpoint of the same tensors. */
 enum weir_status weir_load(weir_run *run, const char *directory) WEIR_MUST_CHECK;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -16,6 +16,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #if defined(__GNUC__) || defined(__clang__)
 #define WEIR_MUST_CHECK __attribute__((warn_unused_result))
@@ -62,6 +63,7 @@ enum weir_log_level { WEIR_LOG_INFO, WEIR_LOG_WARNING };
 /* Receives one line without a newline. May be called from any of weir's threads, one at a time. */
 typedef void weir_log_fn(void *context, enum weir_log_level level, const char *line);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

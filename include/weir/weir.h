@@ -26,6 +26,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct weir_run weir_run;
 typedef struct weir_stream weir_stream; /* of the device: a CUstream's peer, or the host's queue */
@@ -189,6 +190,7 @@ enum weir_status weir_step_abort(weir_run *run) WEIR_MUST_CHECK;
 /* Finish all pending updates. */
 enum weir_status weir_flush(weir_run *run) WEIR_MUST_CHECK;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,29 @@
+# cmake --install: headers, both libraries, weir-train, and what finds them: a CMake package
+# (weir::weir, weir::weir_static) and weir.pc. All paths in them are relative: the tree may be moved.
+include(CMakePackageConfigHelpers)
+
+# What a program links besides libweir.a. Names, not paths: its own linker knows where they are.
+set(names dnnl ${OpenMP_C_LIB_NAMES} m)
+target_link_libraries(weir INTERFACE "$<INSTALL_INTERFACE:${JANSSON_LIBRARIES}>"
+                                     "$<INSTALL_INTERFACE:${XXHASH_LIBRARIES}>")
+foreach(name ${names})
+  target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${name}>)
+endforeach()
+
+set_target_properties(weir PROPERTIES EXPORT_NAME weir_static)
+set_target_properties(weir_shared PROPERTIES EXPORT_NAME weir)
+install(TARGETS weir weir_shared EXPORT weir INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS weir-train)
+install(DIRECTORY include/weir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weir)
+install(EXPORT weir NAMESPACE weir:: DESTINATION ${package} FILE weirConfig.cmake)
+write_basic_package_version_file(weirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weirConfigVersion.cmake DESTINATION ${package})
+
+file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX}/)
+string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+list(TRANSFORM names PREPEND -l)
+list(JOIN names " " WEIR_LIBS_PRIVATE)
+configure_file(scripts/weir.pc.in weir.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
