@@ -35,5 +35,8 @@ for path in files:
             found.append(f"{path}:{number}: the library does not call this: {line.strip()}")
         if re.search(r"\b(TODO|FIXME|XXX)\b", line):
             found.append(f"{path}:{number}: unfinished: {line.strip()}")
+quoted = re.search(r"<!-- examples/hello.c -->\n```c\n(.*?)```\n", open("README.md").read(), re.S)
+if not quoted or quoted[1] != open("examples/hello.c").read():
+    found.append("README.md: the program after <!-- examples/hello.c --> is not that file")
 print("\n".join(found) or f"rules: {len(files)} files in order")
 sys.exit(bool(found))
