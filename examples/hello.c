@@ -5,11 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <weir/weir.h>
 
 enum { LAYERS = 12, COUNT = 1 << 20, STEPS = 3 };
-static const struct weir_update adam = {sizeof adam, 0.1f, 0.9f, 0.999f, 1, 0, 0};
+static struct weir_update adam; /* static structs begin as zeros: what is not set has its default */
 static weir_run *run;
 static uint32_t layer[LAYERS], sum; /* ids: a block each, and an activation */
 static float values[COUNT];
@@ -99,13 +98,21 @@ static void show(const struct weir_report *report)
 
 static void model_make(void)
 {
-    struct weir_kept kept = {sizeof kept, "sum", sizeof values, false};
+    static struct weir_kept kept;
+    kept.struct_bytes = sizeof kept;
+    kept.name = "sum";
+    kept.byte_count = sizeof values;
     must(weir_kept_add(run, &kept, &sum));
+    static struct weir_tensor tensor;
+    tensor.struct_bytes = sizeof tensor;
+    tensor.kind = WEIR_TRAINED;
+    tensor.dim_count = 1;
+    tensor.shape[0] = COUNT;
+    tensor.lr_scale = tensor.decay_scale = 1;
     for (int l = 0; l < LAYERS; l++) {
         char name[16];
         snprintf(name, sizeof name, "layer%d", l);
-        struct weir_tensor tensor = {
-            sizeof tensor, name, WEIR_TRAINED, 1, {COUNT}, 1, 1, NULL, 0, 0};
+        tensor.name = name; /* weir copies it */
         must(weir_block_add(run, &tensor, 1, &layer[l]));
     }
     step(true, NULL); /* dry: weir sees what is wanted when */
@@ -130,9 +137,7 @@ static int wrong_count(void)
 
 int main(void)
 {
-    struct weir_options options;
-    struct weir_report report;
-    memset(&options, 0, sizeof options);
+    static struct weir_options options;
     options.struct_bytes = sizeof options;
     options.device = "host";
     options.device_bytes = 32u << 20;
@@ -140,7 +145,13 @@ int main(void)
     options.nvme_path = ".";
     options.dtype = options.grad_dtype = WEIR_FP32;
     must(weir_open(&run, &options));
+    adam.struct_bytes = sizeof adam;
+    adam.lr = 0.1f;
+    adam.beta1 = 0.9f;
+    adam.beta2 = 0.999f;
+    adam.eps = 1;
     model_make();
+    struct weir_report report;
     report.struct_bytes = sizeof report;
     for (int t = 0; t < STEPS; t++)
         step(false, &report);

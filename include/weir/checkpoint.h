@@ -12,10 +12,7 @@
 
 #include <weir/weir.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-#pragma GCC visibility push(default)
+WEIR_API_BEGIN
 
 /* A file of the caller's that belongs to a checkpoint (config.json, a tokenizer). */
 struct weir_file {
@@ -31,8 +28,5 @@ enum weir_status weir_save(weir_run *run, const char *directory, const char *cal
 /* Weights, states and counters of a checkpoint of the same tensors. */
 enum weir_status weir_load(weir_run *run, const char *directory) WEIR_MUST_CHECK;
 
-#pragma GCC visibility pop
-#ifdef __cplusplus
-}
-#endif
+WEIR_API_END
 #endif

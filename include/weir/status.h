@@ -13,11 +13,6 @@
 #ifndef WEIR_STATUS_H
 #define WEIR_STATUS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-#pragma GCC visibility push(default)
-
 #if defined(__GNUC__) || defined(__clang__)
 #define WEIR_MUST_CHECK __attribute__((warn_unused_result))
 #else
@@ -28,6 +23,21 @@ extern "C" {
 #define WEIR_VERSION_MINOR 1
 #define WEIR_VERSION_PATCH 0
 #define WEIR_VERSION       "0.1.0"
+
+/* Around what is public: C's names, exported by the shared library. */
+#ifdef __cplusplus
+#define WEIR_API_BEGIN                                                                             \
+    extern "C" {                                                                                   \
+    _Pragma("GCC visibility push(default)")
+#define WEIR_API_END                                                                               \
+    _Pragma("GCC visibility pop")                                                                  \
+    }
+#else
+#define WEIR_API_BEGIN _Pragma("GCC visibility push(default)")
+#define WEIR_API_END   _Pragma("GCC visibility pop")
+#endif
+
+WEIR_API_BEGIN
 
 enum weir_status {
     WEIR_OK = 0,
@@ -63,8 +73,5 @@ enum weir_log_level { WEIR_LOG_INFO, WEIR_LOG_WARNING };
 /* Receives one line without a newline. May be called from any of weir's threads, one at a time. */
 typedef void weir_log_fn(void *context, enum weir_log_level level, const char *line);
 
-#pragma GCC visibility pop
-#ifdef __cplusplus
-}
-#endif
+WEIR_API_END
 #endif

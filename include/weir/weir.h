@@ -23,10 +23,7 @@
 #include <stdint.h>
 #include <weir/status.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-#pragma GCC visibility push(default)
+WEIR_API_BEGIN
 
 typedef struct weir_run weir_run;
 typedef struct weir_stream weir_stream; /* of the device: a CUstream's peer, or the host's queue */
@@ -190,8 +187,5 @@ enum weir_status weir_step_abort(weir_run *run) WEIR_MUST_CHECK;
 /* Finish all pending updates. */
 enum weir_status weir_flush(weir_run *run) WEIR_MUST_CHECK;
 
-#pragma GCC visibility pop
-#ifdef __cplusplus
-}
-#endif
+WEIR_API_END
 #endif
