@@ -255,6 +255,20 @@ static void *engine_main(void *argument)
 
 static const char *const thread_names[] = {"weir-compute", "weir-to-device", "weir-to-host"};
 
+/* The compute engine's team has all CPUs. */
+static void thread_place(const struct host_engine *engine)
+{
+    const struct weir_device_options *options = &engine->device->options;
+    if (engine->kind == WEIR_ENGINE_COMPUTE || options->cpus == NULL)
+        return;
+    int os_errno = pthread_setaffinity_np(engine->thread, sizeof *options->cpus, options->cpus);
+    if (os_errno != 0)
+        weir_log(options->log, WEIR_LOG_WARNING,
+                 "device \"host\": thread %s stays on any CPU (errno %d), copies may be slower; "
+                 "leave this process the CPUs of one node",
+                 thread_names[engine->kind], os_errno);
+}
+
 enum weir_status weir_host_engine_open(struct host_device *device, enum weir_engine kind,
                                        struct host_engine **out)
 {
@@ -271,6 +285,7 @@ enum weir_status weir_host_engine_open(struct host_device *device, enum weir_eng
                                thread_names[kind]);
     }
     pthread_setname_np(engine->thread, thread_names[kind]);
+    thread_place(engine);
     pthread_mutex_lock(&device->lock);
     engine->next = atomic_load_explicit(&device->engines, memory_order_relaxed);
     atomic_store_explicit(&device->engines, engine, memory_order_release);

@@ -4,9 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # What a program links besides libweir.a. Names, not paths: its own linker knows where they are.
 set(names dnnl ${OpenMP_C_LIB_NAMES} m)
-target_link_libraries(weir INTERFACE "$<INSTALL_INTERFACE:${JANSSON_LIBRARIES}>"
-                                     "$<INSTALL_INTERFACE:${XXHASH_LIBRARIES}>")
-foreach(name ${names})
+foreach(name ${names} ${MODULES_LIBRARIES})
   target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${name}>)
 endforeach()
 
@@ -25,5 +23,6 @@ file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INST
 string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
 list(TRANSFORM names PREPEND -l)
 list(JOIN names " " WEIR_LIBS_PRIVATE)
+list(JOIN WEIR_MODULES " " WEIR_REQUIRES_PRIVATE)
 configure_file(scripts/weir.pc.in weir.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

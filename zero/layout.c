@@ -108,9 +108,11 @@ static enum weir_status cost_ready(weir_run *run)
 {
     if (run->have_cost)
         return WEIR_OK;
-    WEIR_TRY(weir_cost_measure(run, &run->cost));
-    run->have_cost = true;
-    return WEIR_OK;
+    weir_numa_enter(&run->numa);
+    enum weir_status status = weir_cost_measure(run, &run->cost);
+    weir_numa_leave(&run->numa);
+    run->have_cost = status == WEIR_OK;
+    return status;
 }
 
 static void homes_count(const weir_run *run, const struct weir_homes *homes,
@@ -265,6 +267,21 @@ static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
     return WEIR_OK;
 }
 
+/* All on the node of the device: slabs and who moves their bytes. */
+static enum weir_status tiers_make(weir_run *run, uint64_t nvme_bytes)
+{
+    weir_numa_enter(&run->numa);
+    enum weir_status status = tables_make(run);
+    if (status == WEIR_OK)
+        status = slabs_make(run);
+    if (status == WEIR_OK)
+        status = homes_clear(run);
+    if (status == WEIR_OK)
+        status = engine_start(run, nvme_bytes);
+    weir_numa_leave(&run->numa);
+    return status;
+}
+
 /* Hand the plans to their keys; tables_bytes are charged from now on. */
 static enum weir_status keys_take(weir_run *run, struct weir_plan **plans, uint64_t tables)
 {
@@ -312,10 +329,7 @@ static enum weir_status layout_make(weir_run *run, struct weir_plan **plans, siz
     }
     if (nvme_bytes > 0)
         WEIR_TRY(weir_extent_preflight(run->options.nvme_path, nvme_bytes));
-    WEIR_TRY(tables_make(run));
-    WEIR_TRY(slabs_make(run));
-    WEIR_TRY(homes_clear(run));
-    WEIR_TRY(engine_start(run, nvme_bytes));
+    WEIR_TRY(tiers_make(run, nvme_bytes));
     WEIR_TRY(keys_take(run, plans, tables));
     run->laid_out = true;
     return WEIR_OK;

@@ -42,9 +42,11 @@ static enum weir_status device_open(weir_run *run)
 {
     const struct weir_options *o = &run->options;
     WEIR_TRY(weir_device_find(o->device, &run->table));
+    weir_numa_open(&run->numa, WEIR_NUMA_NOWHERE, &run->log);
     WEIR_TRY(run->table->open(&run->device, &(struct weir_device_options){
                                                 .memory_bytes = o->device_bytes,
                                                 .thread_count = o->thread_count,
+                                                .cpus = weir_numa_cpus(&run->numa),
                                                 .strict = o->strict,
                                                 .seed = o->strict_seed,
                                                 .log = &run->log,

@@ -5,6 +5,7 @@
 #ifndef WEIR_ZERO_RUN_H
 #define WEIR_ZERO_RUN_H
 
+#include "alloc/numa.h"
 #include "alloc/pool.h"
 #include "core/clock.h"
 #include "io/extent.h"
@@ -34,6 +35,7 @@ struct weir_run {
     struct weir_log log;
     char *nvme_path;
     struct weir_options options; /* device name and nvme_path point to copies */
+    struct weir_numa numa;
     struct weir_device *device;
     const struct weir_device_table *table;
     struct weir_kernels *kernels;
