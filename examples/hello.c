@@ -62,40 +62,6 @@ static float first(int l, int k)
     return (float)(l + 1 + k % 8) / 16;
 }
 
-/* Elements do not touch each other, so the same can be done to one of them in plain floats. */
-static float plain(int l, int k)
-{
-    float m = 0, v = 0, moved = 0;
-    for (int t = 1; t <= STEPS; t++) {
-        float grad = 0;
-        for (int i = 0; i < LAYERS; i++)
-            grad += first(i, k) - moved;
-        m = adam.beta1 * m + (1 - adam.beta1) * grad;
-        v = adam.beta2 * v + (1 - adam.beta2) * grad * grad;
-        moved += adam.lr * (m / (1 - powf(adam.beta1, (float)t))) /
-                 (sqrtf(v / (1 - powf(adam.beta2, (float)t))) + adam.eps);
-    }
-    return first(l, k) - moved;
-}
-
-static double mib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 20);
-}
-
-static void show(const struct weir_report *report)
-{
-    const char *const tiers[3] = {"device", "host", "nvme"};
-    struct weir_prediction p;
-    p.struct_bytes = sizeof p;
-    must(weir_predict(run, "train", &p));
-    uint64_t most[3] = {report->device_peak_bytes, report->host_peak_bytes, p.nvme_bytes};
-    for (int t = 0; t < 3; t++)
-        printf("%-6s %5.1f MiB at most; at home %5.1f weights, %5.1f gradients, %5.1f moments\n",
-               tiers[t], mib(most[t]), mib(p.weight_bytes[t]), mib(p.grad_bytes[t]),
-               mib(p.state_bytes[t]));
-}
-
 static void model_make(void)
 {
     static struct weir_kept kept;
@@ -124,6 +90,22 @@ static void model_make(void)
     }
 }
 
+/* Elements do not touch each other, so the same can be done to one of them in plain floats. */
+static float plain(int l, int k)
+{
+    float m = 0, v = 0, moved = 0;
+    for (int t = 1; t <= STEPS; t++) {
+        float grad = 0;
+        for (int i = 0; i < LAYERS; i++)
+            grad += first(i, k) - moved;
+        m = adam.beta1 * m + (1 - adam.beta1) * grad;
+        v = adam.beta2 * v + (1 - adam.beta2) * grad * grad;
+        moved += adam.lr * (m / (1 - powf(adam.beta1, (float)t))) /
+                 (sqrtf(v / (1 - powf(adam.beta2, (float)t))) + adam.eps);
+    }
+    return first(l, k) - moved;
+}
+
 static int wrong_count(void)
 {
     int wrong = 0;
@@ -133,6 +115,24 @@ static int wrong_count(void)
             wrong += !(fabsf(values[k] - plain(l, k)) < 1e-5f);
     }
     return wrong;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static void show(const struct weir_report *report)
+{
+    const char *const tiers[3] = {"device", "host", "nvme"};
+    struct weir_prediction p;
+    p.struct_bytes = sizeof p;
+    must(weir_predict(run, "train", &p));
+    uint64_t most[3] = {report->device_peak_bytes, report->host_peak_bytes, p.nvme_bytes};
+    for (int t = 0; t < 3; t++)
+        printf("%-6s %5.1f MiB at most; at home %5.1f weights, %5.1f gradients, %5.1f moments\n",
+               tiers[t], mib(most[t]), mib(p.weight_bytes[t]), mib(p.grad_bytes[t]),
+               mib(p.state_bytes[t]));
 }
 
 int main(void)

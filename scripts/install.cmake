@@ -3,9 +3,9 @@
 include(CMakePackageConfigHelpers)
 
 # What a program links besides libweir.a. Names, not paths: its own linker knows where they are.
-set(names dnnl ${OpenMP_C_LIB_NAMES} m)
-foreach(name ${names} ${MODULES_LIBRARIES})
-  target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${name}>)
+set(links ${OpenMP_C_FLAGS} -ldnnl -lm)
+foreach(link ${links} ${MODULES_LDFLAGS})
+  target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${link}>)
 endforeach()
 
 set_target_properties(weir PROPERTIES EXPORT_NAME weir_static)
@@ -23,8 +23,7 @@ file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INST
 string(REGEX REPLACE "/$" "" WEIR_PC_PREFIX "\${pcfiledir}/${to_prefix}")
 cmake_path(APPEND WEIR_PC_LIBDIR "\${prefix}" ${CMAKE_INSTALL_LIBDIR})
 cmake_path(APPEND WEIR_PC_INCLUDEDIR "\${prefix}" ${CMAKE_INSTALL_INCLUDEDIR})
-list(TRANSFORM names PREPEND -l)
-list(JOIN names " " WEIR_PC_LIBS_PRIVATE)
+list(JOIN links " " WEIR_PC_LIBS_PRIVATE)
 list(JOIN WEIR_MODULES " " WEIR_PC_REQUIRES_PRIVATE)
 configure_file(scripts/weir.pc.in weir.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
