@@ -119,12 +119,16 @@ struct weir_norm_args { /* y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zha
     bool fresh;
 };
 
-struct weir_rope_table_args { /* Su et al. 2021; "llama3" as in transformers' rope utils */
+/* How frequencies are scaled, as in transformers' rope utils: linear divides all of them by factor,
+ * llama3 those of long wavelengths. */
+enum weir_rope_scaling { WEIR_ROPE_PLAIN, WEIR_ROPE_LINEAR, WEIR_ROPE_LLAMA3 };
+struct weir_rope_table_args { /* Su et al. 2021 */
     float *cos_sin;           /* T x D/2 pairs {cos, sin}, computed in double */
     uint32_t length, head_dim;
     double theta;
-    bool llama3;
-    double factor, low_freq_factor, high_freq_factor, original_length;
+    enum weir_rope_scaling scaling;
+    double factor;                                             /* not PLAIN */
+    double low_freq_factor, high_freq_factor, original_length; /* LLAMA3 */
 };
 struct weir_rope_args { /* in place, rotate_half pairing (i, i + D/2) */
     void *x;            /* N x heads x D */

@@ -1,7 +1,7 @@
 /*
- * Rotary positions (Su et al. 2021), pairs (i, i + D/2), and the table of cos and sin with the
- * frequency scaling that Llama 3.1 uses: long wavelengths are stretched by factor, short ones kept,
- * those between interpolated.
+ * Rotary positions (Su et al. 2021), pairs (i, i + D/2), and the table of cos and sin.
+ * Scaled frequencies: linear stretches every wavelength by factor; llama3, which Llama 3.1 uses,
+ * stretches long ones, keeps short ones and interpolates those between.
  */
 #include "kernels/host.h"
 #include "kernels/rows.h"
@@ -12,8 +12,10 @@ static double frequency(const struct weir_rope_table_args *a, uint32_t pair)
 {
     const double two_pi = 6.283185307179586476925;
     double f = pow(a->theta, -2.0 * pair / a->head_dim);
-    if (!a->llama3)
+    if (a->scaling == WEIR_ROPE_PLAIN)
         return f;
+    if (a->scaling == WEIR_ROPE_LINEAR)
+        return f / a->factor;
     double wavelength = two_pi / f;
     if (wavelength < a->original_length / a->high_freq_factor)
         return f;

@@ -48,7 +48,7 @@ static void absent_keys_have_transformers_defaults(void **state)
     assert_int_equal(2048, c.position_count);
     assert_false(c.tied);
     assert_true(c.norm_eps == 1e-6f && c.init_deviation == 0.02f);
-    assert_true(c.rope.theta == 10000 && !c.rope.llama3);
+    assert_true(c.rope.theta == 10000 && c.rope.scaling == WEIR_ROPE_PLAIN);
     assert_null(c.directory);
     assert_int_equal(c.text_bytes, strlen(c.text));
     llama_config_free(&c);
@@ -124,8 +124,10 @@ static void what_changes_the_model_is_refused_by_name(void **state)
         {"\"two\\nlines\": 0", "unknown key \"two\\nlines\""},
         {"\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}",
          "rope_scaling.rope_type is \"yarn\""},
-        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
-         "rope_scaling.type is \"linear\""},
+        {"\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+         "rope_scaling.type is \"dynamic\""},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"low_freq_factor\": 1}",
+         "rope_scaling.low_freq_factor is 1"},
         {"\"rope_scaling\": {\"type\": \"default\", \"factor\": 2}", "rope_scaling.factor is 2"},
         {"\"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.5}",
          "rope_parameters.partial_rotary_factor is 0.5"},
@@ -178,7 +180,7 @@ static void bad_sizes_are_refused_with_figures(void **state)
                  WEIR_ERR_CORRUPT, "hidden_size 50 is no multiple of num_attention_heads 3");
 }
 
-/* The old and the new spelling of llama3 positions give the same numbers. */
+/* The old and the new spelling of scaled positions, alone and together, give the same numbers. */
 static void rope_is_read_in_every_spelling(void **state)
 {
     (void)state;
@@ -197,15 +199,28 @@ static void rope_is_read_in_every_spelling(void **state)
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         struct llama_config c;
         assert_ok(parse_with(&c, spellings[i]));
-        assert_true(c.rope.llama3 && c.rope.theta == 5e5 && c.rope.factor == 32);
+        assert_true(c.rope.scaling == WEIR_ROPE_LLAMA3 && c.rope.theta == 5e5 &&
+                    c.rope.factor == 32);
         assert_true(c.rope.low_freq_factor == 1 && c.rope.high_freq_factor == 4);
         assert_true(c.rope.original_length == 8192);
         llama_config_free(&c);
     }
+    static const char *const linear[] = {
+        "\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
+        "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 4.0}",
+        "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4}, \"rope_theta\": 5e5, "
+        "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 4}",
+    };
     struct llama_config c;
+    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
+        assert_ok(parse_with(&c, linear[i]));
+        assert_true(c.rope.scaling == WEIR_ROPE_LINEAR && c.rope.theta == 5e5);
+        assert_true(c.rope.factor == 4 && c.rope.low_freq_factor == 0);
+        llama_config_free(&c);
+    }
     assert_ok(parse_with(&c, "\"rope_parameters\": {\"rope_theta\": 123.5, \"rope_type\": "
                              "\"default\"}"));
-    assert_true(!c.rope.llama3 && c.rope.theta == 123.5);
+    assert_true(c.rope.scaling == WEIR_ROPE_PLAIN && c.rope.theta == 123.5);
     llama_config_free(&c);
 }
 
@@ -217,8 +232,15 @@ static void contradictory_rope_is_refused(void **state)
         {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"type\": \"default\", " LLAMA3 "}",
          "rope_scaling.rope_type and rope_scaling.type differ"},
         {"\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 5e5}",
-         "rope_theta is 10000 and 500000"},
-        {"\"rope_scaling\": {\"type\": \"default\"}, \"rope_parameters\": {}", "keep one"},
+         ": rope_theta is 10000, rope_parameters.rope_theta is 500000; keep one"},
+        {"\"rope_scaling\": {\"rope_theta\": 1e4}, \"rope_parameters\": {\"rope_theta\": 5e5}",
+         "rope_scaling.rope_theta is 10000, rope_parameters.rope_theta is 500000"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": {}",
+         "rope_scaling.rope_type is linear, rope_parameters.rope_type is default"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
+         "{\"rope_type\": \"linear\", \"factor\": 4}",
+         "rope_scaling.factor is 2, rope_parameters.factor is 4"},
+        {"\"rope_scaling\": {\"type\": \"linear\"}", "factor of linear rope is missing"},
         {"\"rope_scaling\": 4", "rope_scaling is no JSON object"},
         {"\"rope_scaling\": {\"type\": \"llama3\"}", "factor of llama3 rope is missing"},
         {"\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "

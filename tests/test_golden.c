@@ -1,5 +1,5 @@
 /*
- * The Llama against transformers: losses, gradient norms, gradients and log-probabilities that
+ * The Llama against transformers: losses, gradient norms, gradients and logits that
  * LlamaForCausalLM and AdamW of PyTorch give on small random models (golden/make.py made the files)
  * are those of weir-train's network, whatever the micro-batches and the cuts of the vocabulary.
  */
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const cases[] = {"untied", "tied", "grouped", "head_dim", "llama3"};
+static const char *const cases[] = {"untied", "tied", "grouped", "head_dim", "llama3", "linear"};
 #define CASES (sizeof cases / sizeof *cases)
 
 static const struct cut whole = {2, WEIR_TILE_ROWS, WEIR_CHUNK_TOKENS, LLAMA_ROW_ELEMENTS};
@@ -198,32 +198,83 @@ static void *plain_layers(struct plain *p, const struct llama *llama, void *x)
     return x;
 }
 
-/* log_probability[token] of the golden targets, by the network's functions over plain arrays. */
-static void plain_forward(struct plain *p, const struct llama *llama, float *log_probability)
+/* The last boundary, by the network's functions over plain arrays. */
+static void *plain_forward(struct plain *p, const struct llama *llama)
 {
-    const struct golden *g = p->golden;
     const struct network_shape *s = &p->net->shape;
-    uint32_t n = p->net->tokens;
-    const void *embed = plain_weight(p, "model.embed_tokens.weight");
-    void *x = plain_array(p, (uint64_t)n * s->hidden * sizeof(float));
-    struct vocab_rows rows = {.rows = s->vocab, .weight = embed};
-    assert_ok(network_embed_forward(p->net, &rows, g->tokens, x));
-    x = plain_layers(p, llama, x);
-    if (!llama->spec.tied)
-        rows.weight = plain_weight(p, "lm_head.weight");
-    struct head_norm norm = {.weight = plain_weight(p, "model.norm.weight")};
-    float *of_token = plain_array(p, 3ull * n * sizeof *of_token);
-    struct head_stats stats = {of_token, of_token + n, of_token + 2 * n};
-    void *scratch = plain_array(p, p->net->head_scratch_bytes);
-    assert_ok(network_head_stats(p->net, &rows, &norm, x, g->targets, &stats, scratch));
-    assert_ok(p->net->stream->device->table->stream_sync(p->net->stream));
-    for (uint32_t i = 0; i < n; i++)
-        log_probability[i] =
-            g->targets[i] == -100 ? 0 : stats.target_logit[i] - stats.max[i] - logf(stats.sum[i]);
+    const struct vocab_rows rows = {.rows = s->vocab,
+                                    .weight = plain_weight(p, "model.embed_tokens.weight")};
+    void *x = plain_array(p, (uint64_t)p->net->tokens * s->hidden * sizeof(float));
+    assert_ok(network_embed_forward(p->net, &rows, p->golden->tokens, x));
+    return plain_layers(p, llama, x);
 }
 
-/* Each target's log-probability before training is PyTorch's, one token at a time. */
-static void first_log_probabilities_match_transformers(void **state)
+/* The head's pass over the vocabulary for these targets. */
+struct plain_head {
+    struct vocab_rows rows;
+    struct head_norm norm;
+    const void *x;
+    void *scratch;
+    struct head_stats stats;
+};
+
+static struct plain_head plain_head_open(struct plain *p, const struct llama *llama)
+{
+    uint32_t n = p->net->tokens;
+    const char *head = llama->spec.tied ? "model.embed_tokens.weight" : "lm_head.weight";
+    float *of_token = plain_array(p, 3ull * n * sizeof *of_token);
+    return (struct plain_head){
+        .rows = {.rows = p->net->shape.vocab, .weight = plain_weight(p, head)},
+        .norm = {.weight = plain_weight(p, "model.norm.weight")},
+        .x = plain_forward(p, llama),
+        .scratch = plain_array(p, p->net->head_scratch_bytes),
+        .stats = {of_token, of_token + n, of_token + 2 * n},
+    };
+}
+
+static void plain_head_run(const struct plain *p, const struct plain_head *head,
+                           const int32_t *targets)
+{
+    assert_ok(network_head_stats(p->net, &head->rows, &head->norm, head->x, targets, &head->stats,
+                                 head->scratch));
+    assert_ok(p->net->stream->device->table->stream_sync(p->net->stream));
+}
+
+/* Every token's logit of every entry of the vocabulary: each entry is all tokens' target once. */
+static void assert_logits(struct plain *p, const struct plain_head *head)
+{
+    uint32_t n = p->net->tokens, vocab = p->net->shape.vocab;
+    uint64_t count = (uint64_t)n * vocab;
+    int32_t *targets = plain_array(p, n * sizeof *targets);
+    float *expected = plain_array(p, count * sizeof *expected),
+          *got = plain_array(p, count * sizeof *got);
+    golden_read(p->golden, "", "logits", 0, count, expected);
+    for (uint32_t v = 0; v < vocab; v++) {
+        for (uint32_t i = 0; i < n; i++)
+            targets[i] = (int32_t)v;
+        plain_head_run(p, head, targets);
+        for (uint32_t i = 0; i < n; i++)
+            got[(uint64_t)i * vocab + v] = head->stats.target_logit[i];
+    }
+    assert_arrays_near(expected, got, count, 1e-4, p->golden->name, "logits");
+}
+
+static void assert_log_probabilities(struct plain *p, const struct plain_head *head)
+{
+    const int32_t *targets = p->golden->targets;
+    uint32_t n = p->net->tokens;
+    float *expected = plain_array(p, n * sizeof *expected), *got = plain_array(p, n * sizeof *got);
+    golden_read(p->golden, "", "log_probability", 0, n, expected);
+    plain_head_run(p, head, targets);
+    for (uint32_t i = 0; i < n; i++)
+        got[i] = targets[i] == -100
+                     ? 0
+                     : head->stats.target_logit[i] - head->stats.max[i] - logf(head->stats.sum[i]);
+    assert_arrays_near(expected, got, n, 1e-5, p->golden->name, "log-probability");
+}
+
+/* Before training every logit and each target's log-probability are PyTorch's, token by token. */
+static void first_logits_match_transformers(void **state)
 {
     (void)state;
     static const struct cut all = {SEQUENCES, 24, 15, LLAMA_ROW_ELEMENTS};
@@ -232,13 +283,9 @@ static void first_log_probabilities_match_transformers(void **state)
         struct model m;
         model_open(&m, &g, &all, WEIR_FP32);
         struct plain p = {.golden = &g, .net = &m.llama->net};
-        uint32_t n = p.net->tokens;
-        float *expected = golden_array(n, sizeof *expected), *got = golden_array(n, sizeof *got);
-        golden_read(&g, "", "log_probability", 0, n, expected);
-        plain_forward(&p, m.llama, got);
-        assert_arrays_near(expected, got, n, 1e-5, g.name, "log-probability");
-        free(expected);
-        free(got);
+        struct plain_head head = plain_head_open(&p, m.llama);
+        assert_logits(&p, &head);
+        assert_log_probabilities(&p, &head);
         model_close(&m);
         while (p.count > 0)
             free(p.arrays[--p.count]);
@@ -325,7 +372,7 @@ int main(void)
         cmocka_unit_test(cuts_of_the_vocabulary_match_transformers),
         cmocka_unit_test(bf16_training_stays_near_fp32),
         cmocka_unit_test(first_gradients_match_transformers),
-        cmocka_unit_test(first_log_probabilities_match_transformers),
+        cmocka_unit_test(first_logits_match_transformers),
         cmocka_unit_test(masked_targets_do_not_count),
         cmocka_unit_test(sequences_without_targets_do_not_count),
         cmocka_unit_test(micro_batches_do_not_change_the_loss),

@@ -115,7 +115,7 @@ static void llama3_stretches_long_wavelengths(void **state)
     const float *table = table_make(&t, &(struct weir_rope_table_args){.length = LLAMA_LENGTH,
                                                                        .head_dim = LLAMA_DIM,
                                                                        .theta = 5e5,
-                                                                       .llama3 = true,
+                                                                       .scaling = WEIR_ROPE_LLAMA3,
                                                                        .factor = 8,
                                                                        .low_freq_factor = 1,
                                                                        .high_freq_factor = 4,
@@ -139,12 +139,33 @@ static void llama3_stretches_long_wavelengths(void **state)
     test_kernels_close(&t);
 }
 
+/* Linear scaling turns by the angle of a position factor times nearer. */
+static void linear_stretches_every_wavelength(void **state)
+{
+    (void)state;
+    struct test_kernels t;
+    assert_true(test_kernels_open(&t, NULL, 2));
+    const float *table = table_make(&t, &(struct weir_rope_table_args){.length = LLAMA_LENGTH,
+                                                                       .head_dim = LLAMA_DIM,
+                                                                       .theta = 5e5,
+                                                                       .scaling = WEIR_ROPE_LINEAR,
+                                                                       .factor = 2.5});
+    test_kernels_wait(&t);
+    for (uint32_t i = 0; i < LLAMA_DIM / 2; i++) {
+        double angle = (LLAMA_LENGTH - 1) / 2.5 * pow(5e5, -2.0 * i / LLAMA_DIM);
+        const float *last = table + ((uint64_t)(LLAMA_LENGTH - 1) * LLAMA_DIM / 2 + i) * 2;
+        assert_true(angle_error(last, angle) < 1e-7);
+    }
+    test_kernels_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pairs_rotate),
         cmocka_unit_test(angles_are_exact_at_late_positions),
         cmocka_unit_test(llama3_stretches_long_wavelengths),
+        cmocka_unit_test(linear_stretches_every_wavelength),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

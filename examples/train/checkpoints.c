@@ -78,16 +78,17 @@ static json_t *numbers(const struct trainer *t)
     const struct llama_config *c = &t->config;
     struct weir_kernels *kernels = weir_compute_kernels(t->run);
     return json_pack(
-        "{s:{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:f,s:f,s:b,s:f,s:f,s:f,s:f}, s:I, s:I, s:i, s:i, "
+        "{s:{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:f,s:f,s:i,s:f,s:f,s:f,s:f}, s:I, s:I, s:i, s:i, "
         "s:i, s:i, s:s, s:I}",
         "model", "vocab", c->vocab, "hidden", c->hidden, "intermediate", c->intermediate, "layers",
         c->layer_count, "heads", c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "tied",
-        c->tied, "norm_eps", (double)c->norm_eps, "rope_theta", c->rope.theta, "llama3",
-        c->rope.llama3, "rope_factor", c->rope.factor, "low_freq_factor", c->rope.low_freq_factor,
-        "high_freq_factor", c->rope.high_freq_factor, "original_length", c->rope.original_length,
-        "seed", (json_int_t)a->seed, "data", (json_int_t)t->corpus.identity, "seq_len", a->seq_len,
-        "batch", a->batch, "micro_batch", a->micro_batch, "threads", a->threads, "kernels",
-        kernels->table->describe(kernels), "position", (json_int_t)t->step * a->batch);
+        c->tied, "norm_eps", (double)c->norm_eps, "rope_theta", c->rope.theta, "rope_scaling",
+        (int)c->rope.scaling, "rope_factor", c->rope.factor, "low_freq_factor",
+        c->rope.low_freq_factor, "high_freq_factor", c->rope.high_freq_factor, "original_length",
+        c->rope.original_length, "seed", (json_int_t)a->seed, "data",
+        (json_int_t)t->corpus.identity, "seq_len", a->seq_len, "batch", a->batch, "micro_batch",
+        a->micro_batch, "threads", a->threads, "kernels", kernels->table->describe(kernels),
+        "position", (json_int_t)t->step * a->batch);
 }
 
 /* The tokenizer travels with the model, so that the checkpoint is one. */

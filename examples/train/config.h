@@ -21,7 +21,7 @@ struct llama_config {
     bool tied;               /* head and embedding are one tensor */
     float norm_eps;
     float init_deviation;             /* of random weights */
-    struct weir_rope_table_args rope; /* theta and scaling; the rest is 0 */
+    struct weir_rope_table_args rope; /* theta, scaling and its factors; the rest is 0 */
     char *directory; /* of the weights; NULL: a config.json alone, random weights */
     char *text;      /* config.json as it was read, for checkpoints */
     size_t text_bytes;

@@ -10,11 +10,12 @@ The committed files were made with torch 2.15.0 and transformers 5.24.0. Each fi
 T = tokens of a sequence, V = vocabulary, S = steps:
 
     shape            int32 [9]     layers, hidden, heads, kv_heads, head_dim, intermediate, vocab,
-                                   tied, llama3
+                                   tied, rope scaling (0 default, 1 linear, 2 llama3)
     numbers          float64 [12]  norm_eps, rope theta, factor, low_freq_factor, high_freq_factor,
                                    original_length; lr, beta1, beta2, eps, weight_decay, clip
     tokens, targets  int32 [4][T]  every step uses the same batch; target -100 does not count
     loss, grad_norm  float64 [S]   mean over the targets; norm before clipping
+    logits           float32 [4][T][V]  of the first step
     log_probability  float32 [4][T]  of each target in the first step; 0 where masked
     weight/NAME, grad/NAME         initial weights, gradients of the first step before clipping
 """
@@ -31,27 +32,30 @@ NORM_EPS = 1e-5
 LR, BETA1, BETA2, EPS, WEIGHT_DECAY, CLIP = 3e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
 ROPE = {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
         "original_max_position_embeddings": 0}
+LINEAR = ROPE | {"factor": 2.5}
 # Wavelengths below, between and above the two bounds, so that every branch of llama3 counts.
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
 
 PLAIN = dict(layers=2, hidden=32, heads=4, kv_heads=4, head_dim=8, intermediate=48, vocab=100,
-             tied=False, theta=10000.0, rope=None, length=20, masked=0)
+             tied=False, theta=10000.0, rope_type="default", rope=ROPE, length=20, masked=0)
+SCALINGS = ("default", "linear", "llama3")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "tied")
 CASES = {
     "untied": PLAIN,
     "tied": PLAIN | dict(tied=True, length=16),
     "grouped": PLAIN | dict(kv_heads=2, masked=9, vocab=121),
     "head_dim": PLAIN | dict(heads=2, kv_heads=1, head_dim=24, length=18),
-    "llama3": PLAIN | dict(heads=2, kv_heads=2, head_dim=16, theta=100.0, rope=LLAMA3, length=24,
-                           tied=True, masked=23),
+    "llama3": PLAIN | dict(heads=2, kv_heads=2, head_dim=16, theta=100.0, rope_type="llama3",
+                           rope=LLAMA3, length=24, tied=True, masked=23),
+    "linear": PLAIN | dict(theta=100.0, rope_type="linear", rope=LINEAR, masked=5),
 }
 
 
 def model_make(case):
-    rope = {"rope_theta": case["theta"], "rope_type": "default"}
-    if case["rope"]:
-        rope |= case["rope"] | {"rope_type": "llama3"}
+    used = {"default": [], "linear": ["factor"], "llama3": list(LLAMA3)}[case["rope_type"]]
+    rope = {k: case["rope"][k] for k in used} | {"rope_theta": case["theta"],
+                                                 "rope_type": case["rope_type"]}
     config = LlamaConfig(
         num_hidden_layers=case["layers"], hidden_size=case["hidden"],
         num_attention_heads=case["heads"], num_key_value_heads=case["kv_heads"],
@@ -88,9 +92,9 @@ def case_make(seed, case):
     torch.manual_seed(seed)
     model, (tokens, targets) = model_make(case), batch_make(case)
     optimizer = optimizer_make(model)
-    rope = case["rope"] or ROPE
+    rope = case["rope"]
     file = {
-        "shape": torch.tensor([case[k] for k in SHAPE] + [case["rope"] is not None],
+        "shape": torch.tensor([case[k] for k in SHAPE] + [SCALINGS.index(case["rope_type"])],
                               dtype=torch.int32),
         "numbers": torch.tensor([NORM_EPS, case["theta"], rope["factor"], rope["low_freq_factor"],
                                  rope["high_freq_factor"], rope["original_max_position_embeddings"],
@@ -108,6 +112,7 @@ def case_make(seed, case):
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
+            file["logits"] = logits.detach().clone()
             file["log_probability"] = each.detach().reshape(targets.shape).clone()
             for name, weight in model.named_parameters():
                 file["grad/" + name] = weight.grad.clone()
