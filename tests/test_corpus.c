@@ -67,7 +67,7 @@ static void holds(struct corpus *c, const int32_t *expected, uint64_t count)
 }
 
 /* Files of a folder follow in bytewise order of their names, folders below in their place, with a 0
- * byte after each; links and empty files are passed over. */
+ * byte between two; links and empty files are passed over. */
 static void text_folder_is_joined_in_order_of_names(void **state)
 {
     struct folder *folder = *state;
@@ -82,14 +82,15 @@ static void text_folder_is_joined_in_order_of_names(void **state)
     assert_int_equal(0, symlink("..", path_of(folder, "t/b/loop")));
     assert_int_equal(0, symlink("a", path_of(folder, "t/link")));
     const char expected[] = "two\0one\0A\0zz\0\xff.";
+    const size_t count = sizeof expected - 1;
     int32_t tokens[sizeof expected];
-    for (size_t i = 0; i < sizeof expected; i++)
+    for (size_t i = 0; i < count; i++)
         tokens[i] = (unsigned char)expected[i];
-    for (uint32_t length = 1; length < sizeof expected; length++) {
+    for (uint32_t length = 1; length < count; length++) {
         struct corpus c;
         assert_ok(corpus_open(&c, path_of(folder, "t"), length, 256, NULL));
-        assert_int_equal(sizeof expected, c.token_count);
-        holds(&c, tokens, sizeof expected);
+        assert_int_equal(count, c.token_count);
+        holds(&c, tokens, count);
         corpus_close(&c);
     }
 }
@@ -106,9 +107,76 @@ static void paths_keep_their_order(void **state)
              path_of(folder, "l"));
     struct corpus c;
     assert_ok(corpus_open(&c, paths, 2, 256, NULL));
-    const int32_t tokens[] = {'x', 'x', 0, 'a', 'a', 0, 'a', 'a', 0};
-    holds(&c, tokens, 9);
+    const int32_t tokens[] = {'x', 'x', 0, 'a', 'a', 0, 'a', 'a'};
+    assert_int_equal(8, c.token_count);
+    holds(&c, tokens, 8);
     corpus_close(&c);
+}
+
+/* A file as llm.c writes it: a header of 256 int32, then the tokens. */
+static void headed_write(const struct folder *folder, const char *name, int32_t magic,
+                         int32_t version, int32_t said, const void *tokens, size_t byte_count)
+{
+    static int32_t whole[256 + 64];
+    assert_true(byte_count <= 64 * sizeof(int32_t));
+    memset(whole, 0, sizeof whole);
+    whole[0] = magic;
+    whole[1] = version;
+    whole[2] = said;
+    memcpy(whole + 256, tokens, byte_count);
+    file_write(folder, name, whole, 256 * sizeof(int32_t) + byte_count);
+}
+
+/* llm.c's two headers say how wide tokens are, whatever the vocabulary; headed and raw files mix.
+ */
+static void llm_c_headers_are_read(void **state)
+{
+    struct folder *folder = *state;
+    const uint16_t narrow[] = {1, 2, 65535, 4};
+    const uint32_t wide[] = {5, 70000, 7};
+    headed_write(folder, "a.bin", 20240520, 1, 4, narrow, sizeof narrow);
+    headed_write(folder, "b.bin", 20240801, 7, 3, wide, sizeof wide);
+    file_write(folder, "c.bin", wide, sizeof wide);
+    const int32_t tokens[] = {1, 2, 65535, 4, 5, 70000, 7, 5, 70000, 7};
+    for (uint32_t length = 1; length < 10; length++) {
+        struct corpus c;
+        assert_ok(corpus_open(&c, folder->path, length, 70001, NULL));
+        assert_int_equal(10, c.token_count);
+        holds(&c, tokens, 10);
+        corpus_close(&c);
+    }
+    struct corpus c;
+    const int32_t small[] = {5, 6, 7};
+    headed_write(folder, "b.bin", 20240801, 7, 3, small, sizeof small);
+    assert_ok(corpus_open(&c, path_of(folder, "b.bin"), 2, 8, NULL));
+    holds(&c, small, 3);
+    corpus_close(&c);
+}
+
+/* A header at odds with its file, or of a version nobody knows, is an error with both numbers. */
+static void llm_c_headers_are_checked(void **state)
+{
+    struct folder *folder = *state;
+    struct corpus c;
+    const uint16_t tokens[] = {1, 2, 3, 9};
+    headed_write(folder, "more.bin", 20240520, 1, 5, tokens, sizeof tokens);
+    headed_write(folder, "less.bin", 20240520, 1, 3, tokens, sizeof tokens);
+    headed_write(folder, "minus.bin", 20240520, 1, -4, tokens, sizeof tokens);
+    headed_write(folder, "width.bin", 20240801, 7, 4, tokens, sizeof tokens);
+    headed_write(folder, "next.bin", 20240801, 1, 4, tokens, sizeof tokens);
+    headed_write(folder, "large.bin", 20240520, 1, 4, tokens, sizeof tokens);
+    assert_fails(corpus_open(&c, path_of(folder, "more.bin"), 1, 10, NULL), WEIR_ERR_CORRUPT,
+                 "says 5 tokens of 2 bytes, 8 bytes follow");
+    assert_fails(corpus_open(&c, path_of(folder, "less.bin"), 1, 10, NULL), WEIR_ERR_CORRUPT,
+                 "says 3 tokens of 2 bytes, 8 bytes follow");
+    assert_fails(corpus_open(&c, path_of(folder, "minus.bin"), 1, 10, NULL), WEIR_ERR_CORRUPT,
+                 "says -4 tokens");
+    assert_fails(corpus_open(&c, path_of(folder, "width.bin"), 1, 10, NULL), WEIR_ERR_CORRUPT,
+                 "says 4 tokens of 4 bytes, 8 bytes follow");
+    assert_fails(corpus_open(&c, path_of(folder, "next.bin"), 1, 10, NULL), WEIR_ERR_UNSUPPORTED,
+                 "header 20240801 of version 1, version 7 is read");
+    assert_fails(corpus_open(&c, path_of(folder, "large.bin"), 1, 9, NULL), WEIR_ERR_CORRUPT,
+                 "token 3 is 9, the vocabulary has 9");
 }
 
 /* Token files of both widths give back the tokens written, across files, whatever the sizes. */
@@ -245,6 +313,59 @@ static void identity_follows_the_contents(void **state)
     assert_true(identities[0] != identities[2] && identities[0] != identities[3]);
 }
 
+static uint64_t identity_of(const struct folder *folder, const char *name)
+{
+    struct corpus c;
+    assert_ok(corpus_open(&c, path_of(folder, name), 2, 256, NULL));
+    uint64_t identity = c.identity;
+    corpus_close(&c);
+    return identity;
+}
+
+/* Any byte of a file counts, and where one file ends and the next begins. */
+static void identity_covers_every_byte(void **state)
+{
+    struct folder *folder = *state;
+    static char text[150000];
+    static uint64_t identities[40];
+    struct test_random random = test_random_open(17);
+    memset(text, 'x', sizeof text);
+    for (int i = 0; i < 38; i++) {
+        size_t at = i == 0 ? 0 : i == 1 ? sizeof text - 1 : test_random_below(&random, sizeof text);
+        text[at]++;
+        file_write(folder, "t", text, sizeof text);
+        identities[i] = identity_of(folder, "t");
+    }
+    file_write(folder, "t", text, sizeof text - 1);
+    identities[38] = identity_of(folder, "t");
+    assert_int_equal(0, mkdir(path_of(folder, "d"), 0700));
+    file_write(folder, "d/a", text, 10);
+    file_write(folder, "d/b", text + 11, sizeof text - 11); /* and the 0 byte between: as many */
+    identities[39] = identity_of(folder, "d");
+    assert_int_equal(40, test_distinct(identities, 40));
+}
+
+/* Of a file of 1 GiB the first byte, the last and its size count. */
+static void identity_of_a_large_file_is_a_sample(void **state)
+{
+    struct folder *folder = *state;
+    static const off_t size = 1 << 30;
+    uint64_t identities[4];
+    for (int i = 0; i < 4; i++) {
+        text_write(folder, "t", i == 1 ? "y" : "x");
+        assert_int_equal(0, truncate(path_of(folder, "t"), i == 3 ? size + 1 : size));
+        if (i == 2) {
+            FILE *file = fopen(path_of(folder, "t"), "r+");
+            assert_non_null(file);
+            assert_int_equal(0, fseeko(file, size - 1, SEEK_SET));
+            assert_int_equal('z', fputc('z', file));
+            assert_int_equal(0, fclose(file));
+        }
+        identities[i] = identity_of(folder, "t");
+    }
+    assert_int_equal(4, test_distinct(identities, 4));
+}
+
 /* Each epoch visits each of [0, count) once, whatever the count. */
 static void order_is_a_permutation_of_any_size(void **state)
 {
@@ -306,11 +427,15 @@ int main(void)
         FOLDER_TEST(text_folder_is_joined_in_order_of_names),
         FOLDER_TEST(paths_keep_their_order),
         FOLDER_TEST(token_files_give_back_what_was_written),
+        FOLDER_TEST(llm_c_headers_are_read),
+        FOLDER_TEST(llm_c_headers_are_checked),
         FOLDER_TEST(bad_data_is_refused_with_figures),
         FOLDER_TEST(nothing_is_passed_over_in_silence),
         FOLDER_TEST(a_token_written_later_is_checked_too),
         FOLDER_TEST(a_file_that_shrinks_is_an_error),
         FOLDER_TEST(identity_follows_the_contents),
+        FOLDER_TEST(identity_covers_every_byte),
+        FOLDER_TEST(identity_of_a_large_file_is_a_sample),
         cmocka_unit_test(order_is_a_permutation_of_any_size),
         cmocka_unit_test(order_differs_by_epoch_and_seed),
         FOLDER_TEST(failed_allocations_leave_nothing),

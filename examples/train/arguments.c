@@ -31,7 +31,8 @@ static const struct flag flags[] = {
     {"--model", KIND_TEXT, FIELD(model), 0,
      "PATH     Hugging Face directory, or a config.json alone (random weights)"},
     {"--data", KIND_TEXT, FIELD(data), 0,
-     "PATHS    comma-separated .bin token files, or text files and folders read as bytes"},
+     "PATHS    comma-separated .bin token files (raw or llm.c's), or text files and folders read "
+     "as bytes"},
     {"--eval-data", KIND_TEXT, FIELD(eval_data), 0,
      "PATHS    the same for evaluation (default: the last 5 % of --data, never trained on)"},
     {"--eval-every", KIND_COUNT, FIELD(eval_every), 0,

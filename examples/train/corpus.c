@@ -11,10 +11,99 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#define HEADER_BYTES 1024u /* llm.c's */
+
+/* What the identity reads of a large file. */
+#define PIECE_BYTES 65536u
+#define PIECES      1024u
+
 static bool ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static enum weir_status file_open(struct corpus *c, size_t index)
+{
+    if (c->fd >= 0 && c->open_file == index)
+        return WEIR_OK;
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = open(c->files[index].path, O_RDONLY | O_CLOEXEC);
+    c->open_file = index;
+    if (c->fd < 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "data \"%s\": cannot be opened",
+                               c->files[index].path);
+    return WEIR_OK;
+}
+
+static enum weir_status bytes_read(struct corpus *c, size_t index, uint64_t offset, void *out,
+                                   uint64_t count)
+{
+    WEIR_TRY(file_open(c, index));
+    while (count > 0) {
+        ssize_t n = pread(c->fd, out, count, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return weir_fail(WEIR_ERR_IO, "data \"%s\": %llu bytes at %llu cannot be read (%s)",
+                             c->files[index].path, (unsigned long long)count,
+                             (unsigned long long)offset,
+                             n < 0 ? strerror(errno) : "the file shrank");
+        out = (char *)out + n;
+        offset += (uint64_t)n;
+        count -= (uint64_t)n;
+    }
+    return WEIR_OK;
+}
+
+/* llm.c's header, if the file has one; else a raw .bin, whose width follows from the vocabulary. */
+static enum weir_status header_read(struct corpus *c, size_t index, uint64_t bytes)
+{
+    static const struct {
+        int32_t magic, version;
+        uint32_t token_bytes;
+    } forms[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+    struct corpus_file *file = &c->files[index];
+    int32_t header[3];
+    size_t f = 2;
+    if (bytes >= HEADER_BYTES) {
+        WEIR_TRY(bytes_read(c, index, 0, header, sizeof header));
+        for (f = 0; f < 2 && forms[f].magic != header[0];)
+            f++;
+    }
+    file->token_bytes = f < 2 ? forms[f].token_bytes : c->vocab > 65536 ? 4 : 2;
+    if (f == 2)
+        return WEIR_OK;
+    file->header_bytes = HEADER_BYTES;
+    if (header[1] != forms[f].version)
+        return weir_fail(WEIR_ERR_UNSUPPORTED,
+                         "data \"%s\": llm.c header %d of version %d, version %d is read; write it "
+                         "anew with llm.c's dev/data",
+                         file->path, header[0], header[1], forms[f].version);
+    uint64_t behind = bytes - HEADER_BYTES;
+    if (header[2] < 0 || (uint64_t)header[2] * file->token_bytes != behind)
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "data \"%s\": its header says %d tokens of %u bytes, %llu bytes follow; "
+                         "the file is cut or damaged: fetch it again",
+                         file->path, header[2], file->token_bytes, (unsigned long long)behind);
+    return WEIR_OK;
+}
+
+static enum weir_status form_find(struct corpus *c, size_t index, uint64_t bytes)
+{
+    struct corpus_file *file = &c->files[index];
+    file->token_bytes = 1;
+    if (!c->text)
+        WEIR_TRY(header_read(c, index, bytes));
+    uint64_t own = bytes - file->header_bytes;
+    if (own % file->token_bytes != 0)
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "data \"%s\": %llu bytes are no whole number of %u-byte "
+                         "tokens (vocabulary %u)",
+                         file->path, (unsigned long long)bytes, file->token_bytes, c->vocab);
+    file->count = own / file->token_bytes;
+    return WEIR_OK;
 }
 
 static enum weir_status file_add(struct corpus *c, const char *path, uint64_t bytes)
@@ -23,20 +112,17 @@ static enum weir_status file_add(struct corpus *c, const char *path, uint64_t by
     if (c->file_count > 0 && text != c->text)
         return weir_fail(WEIR_ERR_ARG, "data \"%s\": text and .bin files do not mix; give one kind",
                          path);
-    c->text = text;
-    c->token_bytes = text ? 1 : c->vocab > 65536 ? 4 : 2;
-    if (bytes % c->token_bytes != 0)
-        return weir_fail(WEIR_ERR_CORRUPT,
-                         "data \"%s\": %llu bytes are no whole number of %u-byte "
-                         "tokens (vocabulary %u)",
-                         path, (unsigned long long)bytes, c->token_bytes, c->vocab);
     WEIR_TRY(
         weir_grow(&c->files, &c->file_capacity, c->file_count + 1, sizeof *c->files, "data files"));
     struct corpus_file *file = &c->files[c->file_count];
-    *file = (struct corpus_file){.first = c->token_count,
-                                 .count = bytes / c->token_bytes + (text ? 1 : 0)};
+    *file = (struct corpus_file){0};
     WEIR_TRY(weir_strdup(&file->path, path));
+    c->text = text;
     c->file_count++;
+    WEIR_TRY(form_find(c, c->file_count - 1, bytes));
+    if (text && c->file_count > 1)
+        c->token_count++; /* the 0 byte between two texts */
+    file->first = c->token_count;
     c->token_count += file->count;
     return WEIR_OK;
 }
@@ -103,47 +189,13 @@ static enum weir_status paths_add(struct corpus *c, const char *paths)
     return status;
 }
 
-static enum weir_status file_open(struct corpus *c, size_t index)
-{
-    if (c->fd >= 0 && c->open_file == index)
-        return WEIR_OK;
-    if (c->fd >= 0)
-        close(c->fd);
-    c->fd = open(c->files[index].path, O_RDONLY | O_CLOEXEC);
-    c->open_file = index;
-    if (c->fd < 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "data \"%s\": cannot be opened",
-                               c->files[index].path);
-    return WEIR_OK;
-}
-
-static enum weir_status bytes_read(struct corpus *c, size_t index, uint64_t offset, void *out,
-                                   uint64_t count)
-{
-    WEIR_TRY(file_open(c, index));
-    while (count > 0) {
-        ssize_t n = pread(c->fd, out, count, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return weir_fail(WEIR_ERR_IO, "data \"%s\": %llu bytes at %llu cannot be read (%s)",
-                             c->files[index].path, (unsigned long long)count,
-                             (unsigned long long)offset,
-                             n < 0 ? strerror(errno) : "the file shrank");
-        out = (char *)out + n;
-        offset += (uint64_t)n;
-        count -= (uint64_t)n;
-    }
-    return WEIR_OK;
-}
-
-static uint32_t token_at(const struct corpus *c, const unsigned char *bytes, uint64_t i)
+static uint32_t token_at(const struct corpus_file *file, const unsigned char *bytes, uint64_t i)
 {
     uint16_t narrow;
     uint32_t wide;
-    if (c->text)
+    if (file->token_bytes == 1)
         return bytes[i];
-    if (c->token_bytes == 2) {
+    if (file->token_bytes == 2) {
         memcpy(&narrow, bytes + 2 * i, sizeof narrow);
         return narrow;
     }
@@ -163,21 +215,22 @@ static enum weir_status token_check(const struct corpus *c, size_t index, uint64
                      c->files[index].path, (unsigned long long)at, (uint32_t)token, c->vocab);
 }
 
-/* Tokens [first, first + count) of one file. */
+/* Tokens [first, first + count) of one file; what lies behind its own is the 0 byte after a text.
+ */
 static enum weir_status file_tokens(struct corpus *c, size_t index, uint64_t first, uint64_t count,
                                     int32_t *out)
 {
     unsigned char bytes[16384];
     const struct corpus_file *file = &c->files[index];
-    uint64_t stored = file->count - (c->text ? 1 : 0);
     while (count > 0) {
-        uint64_t n = sizeof bytes / c->token_bytes;
+        uint64_t n = sizeof bytes / file->token_bytes;
         n = n < count ? n : count;
-        uint64_t here = first >= stored ? 0 : stored - first < n ? stored - first : n;
+        uint64_t left = first < file->count ? file->count - first : 0, here = left < n ? left : n;
         if (here > 0)
-            WEIR_TRY(bytes_read(c, index, first * c->token_bytes, bytes, here * c->token_bytes));
+            WEIR_TRY(bytes_read(c, index, file->header_bytes + first * file->token_bytes, bytes,
+                                here * file->token_bytes));
         for (uint64_t i = 0; i < n; i++) {
-            out[i] = i < here ? (int32_t)token_at(c, bytes, i) : 0;
+            out[i] = i < here ? (int32_t)token_at(file, bytes, i) : 0;
             WEIR_TRY(token_check(c, index, first + i, out[i]));
         }
         out += n;
@@ -198,7 +251,8 @@ static enum weir_status tokens_check(struct corpus *c, size_t index)
         for (uint64_t i = 0; i < n; i++)
             any[i % 2] |= tokens[i];
     }
-    if (c->token_bytes == 2 && file->count >= 16 && file->count % 2 == 0 && any[0] && !any[1])
+    if (file->header_bytes == 0 && file->token_bytes == 2 && file->count >= 16 &&
+        file->count % 2 == 0 && any[0] && !any[1])
         return weir_fail(WEIR_ERR_CORRUPT,
                          "data \"%s\": every second uint16 is 0, so it holds uint32; a vocabulary "
                          "of %u is read as uint16: write it anew with examples/train/tokenize.py",
@@ -206,17 +260,29 @@ static enum weir_status tokens_check(struct corpus *c, size_t index)
     return WEIR_OK;
 }
 
+static enum weir_status file_hash(struct corpus *c, size_t index, uint64_t *hash)
+{
+    unsigned char bytes[PIECE_BYTES];
+    const struct corpus_file *file = &c->files[index];
+    uint64_t all = file->count * file->token_bytes;
+    uint64_t count = (all + PIECE_BYTES - 1) / PIECE_BYTES;
+    bool whole = count <= PIECES;
+    count = whole ? count : PIECES;
+    uint64_t form[2] = {all, file->token_bytes};
+    *hash = XXH3_64bits_withSeed(form, sizeof form, *hash);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = whole ? i * PIECE_BYTES : (all - PIECE_BYTES) * i / (PIECES - 1);
+        uint64_t n = all - at < PIECE_BYTES ? all - at : PIECE_BYTES;
+        WEIR_TRY(bytes_read(c, index, file->header_bytes + at, bytes, n));
+        *hash = XXH3_64bits_withSeed(bytes, n, *hash);
+    }
+    return WEIR_OK;
+}
+
 static enum weir_status identity_find(struct corpus *c)
 {
-    uint64_t form[2] = {c->token_count, c->token_bytes};
-    uint64_t hash = XXH3_64bits(form, sizeof form);
-    for (size_t i = 0; i < c->file_count; i++) {
-        int32_t sample[64] = {0};
-        uint64_t n = c->files[i].count < 64 ? c->files[i].count : 64;
-        WEIR_TRY(file_tokens(c, i, 0, n, sample));
-        hash = XXH3_64bits_withSeed(sample, sizeof sample, hash ^ c->files[i].count);
-    }
-    c->identity = hash;
+    for (size_t i = 0; i < c->file_count; i++)
+        WEIR_TRY(file_hash(c, i, &c->identity));
     return WEIR_OK;
 }
 
@@ -281,7 +347,8 @@ static size_t file_find(const struct corpus *c, uint64_t token)
 static enum weir_status tokens_read(struct corpus *c, uint64_t first, uint64_t count, int32_t *out)
 {
     for (size_t i = file_find(c, first); count > 0; i++) {
-        uint64_t in_file = first - c->files[i].first, left = c->files[i].count - in_file;
+        uint64_t end = i + 1 < c->file_count ? c->files[i + 1].first : c->token_count;
+        uint64_t in_file = first - c->files[i].first, left = end - first;
         uint64_t n = left < count ? left : count;
         WEIR_TRY(file_tokens(c, i, in_file, n, out));
         out += n;
