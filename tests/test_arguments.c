@@ -35,7 +35,7 @@ static void absent_flags_have_the_defaults_of_help(void **state)
     assert_ok(read_with(&a, ""));
     assert_string_equal("m", a.model);
     assert_string_equal("d", a.data);
-    assert_true(!a.eval_data && !a.nvme && !a.out && !a.log);
+    assert_true(!a.eval_data && !a.nvme && !a.out && !a.log && !a.export_fp32);
     assert_true(a.device_bytes == UINT64_MAX && a.host_bytes == UINT64_MAX);
     assert_int_equal(256, a.seq_len);
     assert_int_equal(1, a.micro_batch);
@@ -73,6 +73,8 @@ static void every_flag_reaches_its_field(void **state)
     assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct"));
     assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
     assert_string_equal("l", a.log);
+    assert_ok(read_with(&a, "--export-fp32 f"));
+    assert_string_equal("f", a.export_fp32);
     assert_ok(read_with(&a, "--lr=0.5 --nvme=a=b --dry-run"));
     assert_true(a.lr == 0.5 && a.dry_run);
     assert_string_equal("a=b", a.nvme);
@@ -160,6 +162,20 @@ static void what_must_be_given_is_named(void **state)
     assert_fails(read_only(&a, "--data", "d"), WEIR_ERR_ARG, "--model is missing");
     assert_ok(read_only(&a, "--help", NULL));
     assert_true(a.help);
+    assert_fails(read_only(&a, "--export-fp32", "f"), WEIR_ERR_ARG, "--model is missing");
+}
+
+/* An export alone takes a model and no option that would be passed over. */
+static void an_export_needs_no_data(void **state)
+{
+    (void)state;
+    struct arguments a;
+    assert_ok(read_only(&a, "--model=m", "--export-fp32=f"));
+    assert_true(!a.data);
+    char name[] = "weir-train", model[] = "--model=m", file[] = "--export-fp32=f",
+         more[] = "--steps=3";
+    char *values[] = {name, model, file, more};
+    assert_fails(arguments_read(&a, 4, values), WEIR_ERR_ARG, "--steps has no use");
 }
 
 /* Warmup rises in equal steps to the peak; the last step has exactly min_lr, the constant one lr.
@@ -197,6 +213,7 @@ int main(void)
         cmocka_unit_test(sizes_have_units),
         cmocka_unit_test(bad_flags_are_refused_by_name),
         cmocka_unit_test(what_must_be_given_is_named),
+        cmocka_unit_test(an_export_needs_no_data),
         cmocka_unit_test(learning_rate_follows_the_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,7 +101,7 @@ enum weir_status weir_directory_file(const struct weir_directory *directory, con
     return WEIR_OK;
 }
 
-static enum weir_status directory_sync(const char *path)
+enum weir_status weir_directory_sync(const char *path)
 {
     int fd = -1;
     int error = weir_file_open(path, O_RDONLY | O_DIRECTORY, 0, &fd);
@@ -116,7 +116,7 @@ static enum weir_status directory_sync(const char *path)
 
 static enum weir_status place(const struct weir_directory *d)
 {
-    WEIR_TRY(directory_sync(d->temporary));
+    WEIR_TRY(weir_directory_sync(d->temporary));
     bool exists = access(d->path, F_OK) == 0;
     int error = weir_file_rename(d->temporary, d->path, exists);
     if (error)
@@ -126,7 +126,7 @@ static enum weir_status place(const struct weir_directory *d)
                                d->path, d->temporary);
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%s", d->path);
-    WEIR_TRY(directory_sync(dirname(parent)));
+    WEIR_TRY(weir_directory_sync(dirname(parent)));
     return exists ? flat_remove(d->temporary) : WEIR_OK;
 }
 

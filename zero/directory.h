@@ -22,6 +22,8 @@ enum weir_status weir_directory_file(const struct weir_directory *directory, con
 /* Sync the directory, rename it to its place (an existing one is exchanged, then deleted), sync the
  * parent. Ends the directory whatever is returned. */
 enum weir_status weir_directory_commit(struct weir_directory *directory);
+/* A rename in the directory survives a crash once this returns. */
+enum weir_status weir_directory_sync(const char *path);
 /* Remove what was begun. */
 void weir_directory_abandon(struct weir_directory *directory);
 

@@ -81,6 +81,9 @@ static const struct flag flags[] = {
     {"--keep", KIND_COUNT, FIELD(keep), 1, "N        newest checkpoints to keep (default 2)"},
     {"--resume", KIND_SWITCH, FIELD(resume), 0,
      "         go on from the newest checkpoint under --out"},
+    {"--export-fp32", KIND_TEXT, FIELD(export_fp32), 0,
+     "FILE     after training: the fp32 masters as one safetensors file; without --data: those of "
+     "the checkpoint --model, and nothing is trained"},
     {"--log", KIND_TEXT, FIELD(log), 0, "FILE     one JSON object a step"},
     {"--dry-run", KIND_SWITCH, FIELD(dry_run), 0,
      "         print what would live where and bytes a step, and leave"},
@@ -93,7 +96,8 @@ static const struct flag flags[] = {
 void arguments_help(void)
 {
     printf("weir-train: trains a Llama-family model bigger than its memory budgets.\n\n"
-           "  weir-train --model PATH --data PATHS [options]\n\n");
+           "  weir-train --model PATH --data PATHS [options]\n"
+           "  weir-train --model CHECKPOINT --export-fp32 FILE\n\n");
     for (size_t i = 0; i < FLAG_COUNT; i++)
         printf("  %-16s %s\n", flags[i].name, flags[i].help);
     printf(
@@ -192,8 +196,22 @@ static enum weir_status value_read(const struct flag *flag, const char *text, vo
     return WEIR_OK;
 }
 
-static enum weir_status together_check(const struct arguments *a)
+/* What --model and --export-fp32 need nothing beside. */
+static enum weir_status export_alone(const bool *seen)
 {
+    for (size_t f = 0; f < FLAG_COUNT; f++)
+        if (seen[f] && flags[f].field != FIELD(model) && flags[f].field != FIELD(export_fp32))
+            return weir_fail(WEIR_ERR_ARG,
+                             "%s has no use when --export-fp32 is given without --data, which "
+                             "trains nothing; leave it out or give --data",
+                             flags[f].name);
+    return WEIR_OK;
+}
+
+static enum weir_status together_check(const struct arguments *a, const bool *seen)
+{
+    if (a->model && !a->data && a->export_fp32)
+        return export_alone(seen);
     if (!a->model || !a->data)
         return weir_fail(WEIR_ERR_ARG, "%s is missing; weir-train --help explains",
                          a->model ? "--data" : "--model");
@@ -262,7 +280,7 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
     }
     if (a->min_lr < 0)
         a->min_lr = 0.1 * a->lr;
-    return a->help ? WEIR_OK : together_check(a);
+    return a->help ? WEIR_OK : together_check(a, seen);
 }
 
 double arguments_lr(const struct arguments *a, uint64_t step)

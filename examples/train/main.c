@@ -1,6 +1,7 @@
 /*
  * weir-train: trains a Llama-family model bigger than its memory budgets.
  */
+#include "examples/train/export.h"
 #include "examples/train/trainer.h"
 
 #include <signal.h>
@@ -14,6 +15,12 @@ static void on_signal(int number)
     if (stop)
         _exit(128 + number);
     stop = number;
+}
+
+static enum weir_status export(const struct arguments *arguments) {
+    WEIR_TRY(export_checkpoint(arguments->model, arguments->export_fp32));
+    printf("exported %s\n", arguments->export_fp32);
+    return WEIR_OK;
 }
 
 static enum weir_status run(struct trainer *trainer, const struct arguments *arguments)
@@ -42,6 +49,12 @@ int main(int argument_count, char **values)
     if (arguments.help) {
         arguments_help();
         return 0;
+    }
+    if (!arguments.data) {
+        enum weir_status status = export(&arguments);
+        if (status != WEIR_OK)
+            fprintf(stderr, "weir-train: %s\n", weir_last_error()->text);
+        return status == WEIR_OK ? 0 : 1;
     }
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);

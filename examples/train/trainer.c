@@ -1,5 +1,6 @@
 #include "examples/train/trainer.h"
 #include "core/memory.h"
+#include "examples/train/export.h"
 #include "examples/train/weights.h"
 
 #include <errno.h>
@@ -138,6 +139,8 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
                          "--seq-len %u is beyond the model's "
                          "max_position_embeddings %u",
                          a->seq_len, t->config.position_count);
+    if (a->export_fp32)
+        WEIR_TRY(export_check(a->export_fp32));
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));
     if (t->config.directory)
@@ -326,6 +329,10 @@ enum weir_status trainer_train(struct trainer *t)
         if (status == WEIR_ERR_CANCELED)
             return stopped(t);
         WEIR_TRY(status);
+    }
+    if (t->arguments.export_fp32) {
+        WEIR_TRY(export_run(t->llama, t->arguments.export_fp32));
+        printf("exported %s\n", t->arguments.export_fp32);
     }
     summary_print(t, &s);
     return WEIR_OK;
