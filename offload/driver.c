@@ -2,6 +2,7 @@
  * The driver thread: begins each lane's ops in order as their waits are met, and sleeps in one
  * place, weir_io_reap.
  */
+#include "core/clock.h"
 #include "offload/replay_internal.h"
 
 #define RESULTS 64
@@ -60,6 +61,9 @@ static enum weir_status transfer_begin(struct weir_replay *r, const struct weir_
         .bytes = host_bytes(r, host),
         .byte_count = drive->bytes,
     };
+    struct weir_op_time *time = weir_op_time_of(r->score, op);
+    if (time)
+        time->begin_ns = weir_now_ns();
     *(read ? &r->stats.read_bytes : &r->stats.written_bytes) += drive->bytes;
     return weir_io_submit(r->options.io, &request, 1);
 }
@@ -97,6 +101,15 @@ static enum weir_status stream_op_begin(struct weir_replay *r, const struct weir
     }
 }
 
+static enum weir_status stream_op_time(struct weir_replay *r, const struct weir_op *op,
+                                       struct weir_stream *stream)
+{
+    struct weir_op_time *time = weir_op_time_of(r->score, op);
+    WEIR_TRY(weir_replay_stamp(r, stream, time ? &time->begin_ns : NULL));
+    WEIR_TRY(stream_op_begin(r, op, stream));
+    return weir_replay_stamp(r, stream, time ? &time->end_ns : NULL);
+}
+
 static void wake(void *argument)
 {
     weir_io_wake(*(struct weir_io **)argument);
@@ -112,7 +125,7 @@ static enum weir_status stream_begin(struct weir_replay *r, const struct weir_op
             WEIR_TRY(r->table->event_wait(lane->stream, weir_lane_event(on, count - 1)));
     }
     if (moves(r, op))
-        WEIR_TRY(stream_op_begin(r, op, lane->stream));
+        WEIR_TRY(stream_op_time(r, op, lane->stream));
     WEIR_TRY(r->table->event_record(lane->stream, weir_lane_event(lane, lane->begun)));
     if (r->score->wakes[op - r->score->plan->ops])
         WEIR_TRY(r->table->call(lane->stream, wake, &r->options.io, sizeof r->options.io, NULL, 0));
@@ -174,8 +187,12 @@ static enum weir_status result_take(struct weir_replay *r, const struct weir_io_
     }
     if (result->status != WEIR_OK)
         return weir_fail_with(&result->error);
-    io_finish(&r->lanes[result->id & 1 ? WEIR_LANE_WRITE : WEIR_LANE_READ],
-              (uint32_t)(result->id >> 1));
+    uint32_t lane = result->id & 1 ? WEIR_LANE_WRITE : WEIR_LANE_READ;
+    uint32_t number = (uint32_t)(result->id >> 1);
+    struct weir_op_time *time = weir_op_time_of(r->score, lane_op(r, lane, number));
+    if (time)
+        time->end_ns = weir_now_ns();
+    io_finish(&r->lanes[lane], number);
     return WEIR_OK;
 }
 

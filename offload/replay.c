@@ -2,6 +2,7 @@
  * The user thread's half of replay: open and close, the step's begin, end and abort, and transfers
  * outside steps. The events between are in replay_events.c.
  */
+#include "core/clock.h"
 #include "core/memory.h"
 #include "offload/replay_internal.h"
 
@@ -59,7 +60,18 @@ void weir_score_free(struct weir_score *score)
         return;
     weir_free(score->order);
     weir_free(score->wakes);
+    weir_free(score->times);
     weir_free(score);
+}
+
+enum weir_status weir_score_time(struct weir_score *score)
+{
+    return weir_alloc(&score->times, score->plan->op_count, sizeof *score->times, "timeline");
+}
+
+uint64_t weir_score_time_bytes(const struct weir_plan *plan)
+{
+    return plan->op_count * sizeof(struct weir_op_time);
 }
 
 static enum weir_status lane_open(struct weir_replay *r, uint32_t lane, enum weir_engine engine,
@@ -159,6 +171,10 @@ enum weir_status weir_replay_begin(struct weir_replay *r, struct weir_score *sco
     for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++) {
         r->lanes[l].count = score->first[l + 1] - score->first[l];
         r->lanes[l].begun = r->lanes[l].complete = 0;
+    }
+    if (score->times) {
+        memset(score->times, 0, score->plan->op_count * sizeof *score->times);
+        score->begin_ns = weir_now_ns();
     }
     r->stats = (struct weir_replay_stats){0};
     r->stall_ns = 0; /* the compute stream is idle */

@@ -47,6 +47,9 @@ struct weir_score;
 enum weir_status weir_score_make(struct weir_score **out, const struct weir_plan *plan,
                                  const struct weir_trace *trace);
 void weir_score_free(struct weir_score *score);
+/* From the next step on keep when each op begins and ends. */
+enum weir_status weir_score_time(struct weir_score *score);
+uint64_t weir_score_time_bytes(const struct weir_plan *plan); /* heap that takes */
 
 struct weir_replay_stats { /* of one step */
     uint64_t read_bytes, written_bytes, to_device_bytes, to_host_bytes;
@@ -74,7 +77,7 @@ enum weir_status weir_replay_abort(struct weir_replay *replay);
 enum weir_status weir_replay_transfer(struct weir_replay *replay,
                                       const struct weir_io_request *requests, size_t count);
 
-/* What happened in which order, for tests and timelines. */
+/* What happened in which order, for tests. */
 enum weir_log_kind { WEIR_LOG_BEGIN, WEIR_LOG_WANT, WEIR_LOG_DONE, WEIR_LOG_OP, WEIR_LOG_END };
 struct weir_log_entry {
     enum weir_log_kind kind;

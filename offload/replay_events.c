@@ -21,6 +21,24 @@ static void stall_until(void *argument)
     r->stall_ns += weir_now_ns() - r->stall_from_ns;
 }
 
+static void stamp(void *argument)
+{
+    **(uint64_t **)argument = weir_now_ns();
+}
+
+enum weir_status weir_replay_stamp(struct weir_replay *r, struct weir_stream *stream, uint64_t *at)
+{
+    return at ? r->table->call(stream, stamp, &at, sizeof at, NULL, 0) : WEIR_OK;
+}
+
+/* Of a stage; NULL: not timed. */
+static struct weir_op_time *stage_time(const struct weir_replay *r, uint32_t stage)
+{
+    const struct weir_score *score = r->score;
+    return weir_op_time_of(
+        score, &score->plan->ops[score->order[score->first[WEIR_LANE_COMPUTE] + stage]]);
+}
+
 /* The open stage's work is all queued. */
 enum weir_status weir_replay_seal(struct weir_replay *r)
 {
@@ -33,6 +51,8 @@ enum weir_status weir_replay_seal(struct weir_replay *r)
         compute->complete++;
         pthread_mutex_unlock(&r->lock);
     }
+    struct weir_op_time *time = stage_time(r, compute->begun);
+    WEIR_TRY(weir_replay_stamp(r, compute->stream, time ? &time->end_ns : NULL));
     pthread_mutex_lock(&r->lock);
     enum weir_status status =
         r->table->event_record(compute->stream, weir_lane_event(compute, compute->begun));
@@ -76,7 +96,8 @@ static enum weir_status stage_open(struct weir_replay *r, uint32_t stage)
     WEIR_TRY(status);
     WEIR_TRY(r->table->call(compute, stall_until, &r, sizeof r, NULL, 0));
     r->opened_count = stage + 1;
-    return WEIR_OK;
+    struct weir_op_time *time = stage_time(r, stage);
+    return weir_replay_stamp(r, compute, time ? &time->begin_ns : NULL);
 }
 
 static enum weir_status diverged(const struct weir_replay *r, const char *got)

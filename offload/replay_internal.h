@@ -16,12 +16,19 @@
 /* Ops of one lane begun and not known complete; a slot's event is re-recorded only after that. */
 #define WEIR_LANE_SLOTS 8u
 
+/* READ, WRITE: written by the driver; else by stamps on the op's stream. Read between steps. */
+struct weir_op_time {
+    uint64_t begin_ns, end_ns; /* 0: left out */
+};
+
 struct weir_score {
     const struct weir_plan *plan;
     const struct weir_trace *trace;
     uint32_t *order;                     /* op indices, lane by lane */
     uint32_t first[WEIR_LANE_COUNT + 1]; /* of each lane in order[] */
     bool *wakes;                         /* [op]: the driver must hear of its completion */
+    struct weir_op_time *times;          /* [op], of the latest step; NULL: not timed */
+    uint64_t begin_ns;                   /* of that step */
 };
 
 struct weir_lane_state {
@@ -82,6 +89,17 @@ enum weir_status weir_replay_seal(struct weir_replay *replay);
 /* Under the lock. */
 void weir_replay_note(struct weir_replay *replay, enum weir_log_kind kind, size_t index,
                       bool left_out);
+
+/* Keep in *at when the stream comes by; at NULL: nothing is to be kept. */
+enum weir_status weir_replay_stamp(struct weir_replay *replay, struct weir_stream *stream,
+                                   uint64_t *at);
+
+/* NULL: not timed. */
+static inline struct weir_op_time *weir_op_time_of(const struct weir_score *score,
+                                                   const struct weir_op *op)
+{
+    return score->times ? &score->times[op - score->plan->ops] : NULL;
+}
 
 static inline bool weir_lane_is_io(uint32_t lane)
 {

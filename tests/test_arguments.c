@@ -3,6 +3,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* "--model m --data d" and the words of `more`, cut at blanks. */
@@ -35,7 +36,7 @@ static void absent_flags_have_the_defaults_of_help(void **state)
     assert_ok(read_with(&a, ""));
     assert_string_equal("m", a.model);
     assert_string_equal("d", a.data);
-    assert_true(!a.eval_data && !a.nvme && !a.out && !a.log && !a.export_fp32);
+    assert_true(!a.eval_data && !a.nvme && !a.out && !a.log && !a.export_fp32 && !a.timeline);
     assert_true(a.device_bytes == UINT64_MAX && a.host_bytes == UINT64_MAX);
     assert_int_equal(256, a.seq_len);
     assert_int_equal(1, a.micro_batch);
@@ -73,8 +74,9 @@ static void every_flag_reaches_its_field(void **state)
     assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct"));
     assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
     assert_string_equal("l", a.log);
-    assert_ok(read_with(&a, "--export-fp32 f"));
+    assert_ok(read_with(&a, "--export-fp32 f --timeline t"));
     assert_string_equal("f", a.export_fp32);
+    assert_string_equal("t", a.timeline);
     assert_ok(read_with(&a, "--lr=0.5 --nvme=a=b --dry-run"));
     assert_true(a.lr == 0.5 && a.dry_run);
     assert_string_equal("a=b", a.nvme);
@@ -178,6 +180,23 @@ static void an_export_needs_no_data(void **state)
     assert_fails(arguments_read(&a, 4, values), WEIR_ERR_ARG, "--steps has no use");
 }
 
+/* A file whose folder is missing, or that is a folder, is refused by flag and path. */
+static void files_are_checked_by_flag(void **state)
+{
+    (void)state;
+    char folder[256], path[300];
+    test_directory_make(folder);
+    snprintf(path, sizeof path, "%s/new", folder);
+    assert_ok(arguments_file_check("--log", path));
+    assert_fails(arguments_file_check("--log", folder), WEIR_ERR_ARG, "is a folder");
+    snprintf(path, sizeof path, "%s/absent/new", folder);
+    assert_fails(arguments_file_check("--log", path), WEIR_ERR_IO, "--log \"");
+    char far[5000] = {0};
+    memset(far, 'x', sizeof far - 1);
+    assert_fails(arguments_file_check("--log", far), WEIR_ERR_ARG, "4999 characters");
+    test_directory_remove(folder);
+}
+
 /* Warmup rises in equal steps to the peak; the last step has exactly min_lr, the constant one lr.
  */
 static void learning_rate_follows_the_schedule(void **state)
@@ -213,6 +232,7 @@ int main(void)
         cmocka_unit_test(sizes_have_units),
         cmocka_unit_test(bad_flags_are_refused_by_name),
         cmocka_unit_test(what_must_be_given_is_named),
+        cmocka_unit_test(files_are_checked_by_flag),
         cmocka_unit_test(an_export_needs_no_data),
         cmocka_unit_test(learning_rate_follows_the_schedule),
     };

@@ -232,15 +232,6 @@ static void a_failed_export_leaves_the_older_file(void **state)
     golden_close(&g);
 }
 
-/* What cannot be written is said before anything is trained. */
-static void paths_are_checked_first(void **state)
-{
-    (void)state;
-    assert_ok(export_check(path_of("new.safetensors")));
-    assert_fails(export_check(path_of("no-such/new.safetensors")), WEIR_ERR_IO, "cannot be made");
-    assert_fails(export_check(base), WEIR_ERR_ARG, "not a file");
-}
-
 int main(void)
 {
     test_directory_make(base);
@@ -249,7 +240,6 @@ int main(void)
         cmocka_unit_test(an_export_loads_to_the_same_bits),
         cmocka_unit_test(fp32_weights_need_no_residuals),
         cmocka_unit_test(a_failed_export_leaves_the_older_file),
-        cmocka_unit_test(paths_are_checked_first),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     test_directory_remove(base);

@@ -44,13 +44,14 @@ static enum weir_status traces_list(const weir_run *run, const struct weir_trace
     return WEIR_OK;
 }
 
-static uint64_t tables_bytes(struct weir_plan *const *plans, const struct weir_trace *const *traces,
-                             size_t count)
+static uint64_t tables_bytes(const weir_run *run, struct weir_plan *const *plans,
+                             const struct weir_trace *const *traces, size_t count)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++)
         bytes += weir_plan_bytes(plans[i]) + weir_trace_bytes(traces[i]) +
-                 plans[i]->op_count * (sizeof(uint32_t) + sizeof(bool));
+                 plans[i]->op_count * (sizeof(uint32_t) + sizeof(bool)) +
+                 (run->timeline ? weir_score_time_bytes(plans[i]) : 0);
     return bytes;
 }
 
@@ -87,7 +88,7 @@ static enum weir_status plan_all(weir_run *run, const struct weir_trace *const *
             .ring_bytes = run->options.ring_bytes,
         };
         WEIR_TRY(weir_plan_best(plans, homes, &run->model, traces, count, &limits, &run->cost));
-        uint64_t now = round_up(tables_bytes(plans, traces, count));
+        uint64_t now = round_up(tables_bytes(run, plans, traces, count));
         if (given || (*homes && within(run, *homes, fixed.host_bytes + now))) {
             *tables = now;
             return WEIR_OK;
@@ -139,8 +140,9 @@ static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *p
     *out = (struct weir_prediction){
         .struct_bytes = struct_bytes,
         .device_bytes = homes->device_end + fixed.device_bytes,
-        .host_bytes = homes->host_end + fixed.host_bytes +
-                      round_up(tables_bytes((struct weir_plan *const[]){(void *)plan}, &trace, 1)),
+        .host_bytes =
+            homes->host_end + fixed.host_bytes +
+            round_up(tables_bytes(run, (struct weir_plan *const[]){(void *)plan}, &trace, 1)),
         .nvme_bytes = plan->nvme_bytes,
         .refused_bytes = plan->refused_bytes,
         .transient_bytes = plan->device_transient_bytes,
@@ -293,6 +295,8 @@ static enum weir_status keys_take(weir_run *run, struct weir_plan **plans, uint6
         key->plan = plans[next];
         plans[next++] = NULL;
         WEIR_TRY(weir_score_make(&key->score, key->plan, key->trace));
+        if (run->timeline)
+            WEIR_TRY(weir_score_time(key->score));
     }
     WEIR_TRY(weir_pool_charge(run->host_pool, "traces and plans", (int64_t)tables));
     run->charged_bytes += (int64_t)tables;

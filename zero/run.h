@@ -47,7 +47,7 @@ struct weir_run {
     struct weir_model model;
     struct weir_key **keys;
     size_t key_count, key_capacity;
-    bool have_cost;
+    bool have_cost, timeline; /* timeline: ops are timed */
     struct weir_cost cost;
 
     /* after layout */
@@ -58,6 +58,7 @@ struct weir_run {
     struct weir_io *io;
     struct weir_extent extent;
     struct weir_replay *replay;
+    const struct weir_score *timed; /* of the latest real step, if it was timed */
     struct weir_home home;
     bool *pending;          /* [thing] */
     struct weir_owed *owed; /* [thing] */

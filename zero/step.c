@@ -199,6 +199,7 @@ static enum weir_status real_end(weir_run *run, const struct weir_update *update
         WEIR_TRY(weir_optimizer_step(run, update, &full));
     }
     report_fill(run, &stats, &full);
+    run->timed = run->timeline ? run->key->score : NULL;
     run->key = NULL;
     if (report)
         memcpy(report, &full, full.struct_bytes < sizeof full ? full.struct_bytes : sizeof full);

@@ -1,10 +1,14 @@
 #include "examples/train/arguments.h"
 
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum kind {
     KIND_TEXT,
@@ -85,6 +89,8 @@ static const struct flag flags[] = {
      "FILE     after training: the fp32 masters as one safetensors file; without --data: those of "
      "the checkpoint --model, and nothing is trained"},
     {"--log", KIND_TEXT, FIELD(log), 0, "FILE     one JSON object a step"},
+    {"--timeline", KIND_TEXT, FIELD(timeline), 0,
+     "FILE     when each op of the third step ran, as a trace for chrome://tracing or Perfetto"},
     {"--dry-run", KIND_SWITCH, FIELD(dry_run), 0,
      "         print what would live where and bytes a step, and leave"},
     {"--require-direct", KIND_SWITCH, FIELD(require_direct), 0,
@@ -281,6 +287,22 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
     if (a->min_lr < 0)
         a->min_lr = 0.1 * a->lr;
     return a->help ? WEIR_OK : together_check(a, seen);
+}
+
+enum weir_status arguments_file_check(const char *flag, const char *path)
+{
+    char parent[PATH_MAX];
+    struct stat st;
+    size_t count = strlen(path);
+    if (count + sizeof ".tmp" > sizeof parent)
+        return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", flag, count);
+    memcpy(parent, path, count + 1);
+    if (access(dirname(parent), W_OK | X_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": its folder cannot be written", flag,
+                               path);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is a folder; give a file's name", flag, path);
+    return WEIR_OK;
 }
 
 double arguments_lr(const struct arguments *a, uint64_t step)

@@ -12,7 +12,7 @@
 enum schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 
 struct arguments {
-    const char *model, *data, *eval_data, *nvme, *out, *log, *export_fp32;
+    const char *model, *data, *eval_data, *nvme, *out, *log, *export_fp32, *timeline;
     uint64_t device_bytes, host_bytes;    /* UINT64_MAX: all in memory */
     uint32_t seq_len, micro_batch, batch; /* batch: sequences a step */
     uint64_t steps, eval_every, eval_batches, warmup, save_every, keep, max_skips, seed;
@@ -24,6 +24,8 @@ struct arguments {
 };
 
 enum weir_status arguments_read(struct arguments *arguments, int count, char **values);
+/* The file that a flag names can be made: asked before anything that it is to hold. */
+enum weir_status arguments_file_check(const char *flag, const char *path);
 void arguments_help(void);
 /* Learning rate of step (from 0): warmup, then the schedule down to min_lr at the last step. */
 double arguments_lr(const struct arguments *arguments, uint64_t step);

@@ -1,6 +1,7 @@
 #include "examples/train/export.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "examples/train/arguments.h"
 #include "io/safetensors.h"
 #include "zero/directory.h"
 
@@ -29,40 +30,11 @@ static uint64_t chunk_at(uint64_t at, uint64_t count)
     return count - at < CHUNK ? count - at : CHUNK;
 }
 
-static enum weir_status paths_make(struct export *e, char parent[static PATH_MAX])
-{
-    int n = snprintf(e->temporary, sizeof e->temporary, "%s.tmp", e->path);
-    if (n >= (int)sizeof e->temporary) {
-        e->temporary[0] = 0;
-        return weir_fail(WEIR_ERR_ARG, "--export-fp32: a path of %d characters is too long", n);
-    }
-    snprintf(parent, PATH_MAX, "%s", e->path);
-    const char *directory = dirname(parent);
-    memmove(parent, directory, strlen(directory) + 1);
-    return WEIR_OK;
-}
-
-enum weir_status export_check(const char *path)
-{
-    struct export e = {.path = path};
-    char parent[PATH_MAX];
-    struct stat st;
-    WEIR_TRY(paths_make(&e, parent));
-    if (access(parent, W_OK | X_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "--export-fp32 \"%s\": cannot be made there",
-                               path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return weir_fail(WEIR_ERR_ARG, "--export-fp32 \"%s\": not a file; give a file's name",
-                         path);
-    return WEIR_OK;
-}
-
 static enum weir_status begin(struct export *e, const char *path, size_t most)
 {
-    char parent[PATH_MAX];
     *e = (struct export){.path = path};
-    WEIR_TRY(export_check(path));
-    WEIR_TRY(paths_make(e, parent));
+    WEIR_TRY(arguments_file_check("--export-fp32", path));
+    snprintf(e->temporary, sizeof e->temporary, "%s.tmp", path);
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
     return weir_alloc(&e->values, CHUNK, sizeof *e->values, "export's chunk");
 }
@@ -109,8 +81,8 @@ static enum weir_status file_place(struct export *e)
                                e->path, e->temporary);
     if (exists)
         (void)unlink(e->temporary); /* the older file, exchanged */
-    WEIR_TRY(paths_make(e, parent));
-    return weir_directory_sync(parent);
+    snprintf(parent, sizeof parent, "%s", e->path);
+    return weir_directory_sync(dirname(parent));
 }
 
 /* Ends the export: the file stands, or nothing does. */

@@ -13,7 +13,5 @@ enum weir_status export_run(const struct llama *llama, const char *path);
 /* Those of a checkpoint, from its files alone.
  * returns: WEIR_ERR_ARG  no residuals beside bf16 weights: not a checkpoint of weir-train */
 enum weir_status export_checkpoint(const char *directory, const char *path);
-/* Can path be written? Asked before training. */
-enum weir_status export_check(const char *path);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <weir/checkpoint.h>
+#include <weir/timeline.h>
 
 static void log_line(void *context, enum weir_log_level level, const char *line)
 {
@@ -79,6 +80,8 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
                               .micro_count = a->batch / a->micro_batch,
                               .tied = t->config.tied,
                               .row_elements = LLAMA_ROW_ELEMENTS};
+    if (a->timeline)
+        WEIR_TRY(weir_timeline_start(t->run));
     WEIR_TRY(llama_open(&t->llama, t->run, &spec, a->threads));
     t->llama->stop = stop;
     return weir_alloc(&t->tokens, 2ull * t->llama->net.tokens * spec.micro_count, sizeof *t->tokens,
@@ -126,6 +129,17 @@ static enum weir_status budgets_fit(struct trainer *t)
                      error.text);
 }
 
+/* What is written at the end, or on the way, must not fail then. */
+static enum weir_status files_check(const struct arguments *a)
+{
+    const char *const files[][2] = {
+        {"--log", a->log}, {"--timeline", a->timeline}, {"--export-fp32", a->export_fp32}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (files[i][1])
+            WEIR_TRY(arguments_file_check(files[i][0], files[i][1]));
+    return WEIR_OK;
+}
+
 enum weir_status trainer_open(struct trainer *t, const struct arguments *arguments,
                               const volatile sig_atomic_t *stop)
 {
@@ -139,8 +153,7 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
                          "--seq-len %u is beyond the model's "
                          "max_position_embeddings %u",
                          a->seq_len, t->config.position_count);
-    if (a->export_fp32)
-        WEIR_TRY(export_check(a->export_fp32));
+    WEIR_TRY(files_check(a));
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));
     if (t->config.directory)
@@ -165,7 +178,7 @@ static enum weir_status weights_fill(struct trainer *t)
         printf("resuming from %s\n", path);
         WEIR_TRY(weir_load(t->run, path));
         const char *number = strrchr(path, '-');
-        t->step = strtoull(number + 1, NULL, 10);
+        t->step = t->first_step = strtoull(number + 1, NULL, 10);
         return WEIR_OK;
     }
     if (t->config.directory)
@@ -235,6 +248,13 @@ static const char *bound_of(const struct weir_report *r)
     return r->nvme_read_bytes + r->nvme_written_bytes > 0 ? "nvme" : "link";
 }
 
+/* The third of this process is like all that follow; a shorter run has only its last. */
+static uint64_t timeline_step(const struct trainer *t)
+{
+    uint64_t third = t->first_step + 3;
+    return third < t->arguments.steps ? third : t->arguments.steps;
+}
+
 static enum weir_status step_run(struct trainer *t, struct journal_step *out)
 {
     const struct arguments *a = &t->arguments;
@@ -257,7 +277,8 @@ static enum weir_status step_run(struct trainer *t, struct journal_step *out)
     WEIR_TRY(llama_run(t->llama, &step, &out->loss, &out->report));
     out->step = ++t->step;
     out->bound = bound_of(&out->report);
-    return WEIR_OK;
+    return a->timeline && t->step == timeline_step(t) ? weir_timeline_write(t->run, a->timeline)
+                                                      : WEIR_OK;
 }
 
 static enum weir_status skips_count(struct trainer *t, const struct weir_report *r)

@@ -21,7 +21,7 @@ struct trainer {
     struct weir_prediction prediction;
     int32_t *tokens; /* [micro_count][2][N] */
     struct journal journal;
-    uint64_t step, skips;
+    uint64_t step, first_step, skips; /* first_step: begun with; 0 unless resumed */
     uint64_t read_bytes, written_bytes;
     double trained_tokens, trained_seconds;
 };
