@@ -74,27 +74,24 @@ static enum weir_status row_name(struct out *o, int row, const char *lane, uint3
                                   "ph", "M", "pid", 1, "tid", row, "args", "sort_index", row));
 }
 
-/* The stage's first want: what it is about, and in words. */
-static const char *stage_name(const struct out *o, uint32_t stage, char wants[static 256])
+/* The stage's first want in words: "want L0.weight:GRAD x0.1:READ"; "" if it has none. */
+static void stage_describe(const struct out *o, uint32_t stage, char *out, size_t out_bytes)
 {
     const struct weir_trace *trace = o->score->trace;
-    wants[0] = 0;
-    for (size_t i = 0; i < trace->event_count; i++) {
-        const struct weir_trace_event *event = &trace->events[i];
-        if (event->kind != WEIR_EVENT_WANT || event->stage != stage || event->count == 0)
-            continue;
-        weir_trace_describe(trace, o->model, i, wants, 256);
-        return o->model->things[trace->uses[event->first].id].name;
-    }
-    return "stage";
+    out[0] = 0;
+    for (size_t i = 0; i < trace->event_count && !out[0]; i++)
+        if (trace->events[i].kind == WEIR_EVENT_WANT && trace->events[i].stage == stage)
+            weir_trace_describe(trace, o->model, i, out, out_bytes);
 }
 
+/* Named by what is wanted first, and how: "L0.weight:GRAD". */
 static json_t *compute_event(const struct out *o, const struct weir_op *op)
 {
-    char wants[256];
-    const char *name = stage_name(o, op->thing, wants);
+    char event[256], name[256] = "compute";
+    stage_describe(o, op->thing, event, sizeof event);
+    (void)sscanf(event, "want %255s", name);
     return json_pack("{s:s, s:{s:i, s:s}}", "name", name, "args", "stage", (int)op->thing, "event",
-                     wants);
+                     event);
 }
 
 static json_t *moving_event(const struct out *o, const struct weir_op *op)

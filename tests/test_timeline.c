@@ -122,7 +122,10 @@ static void slices_read(const struct fixture *f, struct slice *slices, uint64_t 
         slices[op] = (struct slice){from, from + took, (int)number(event, "tid"), true};
         assert_true(from >= 0 && took >= 0);
         assert_true((from + took) * 1e3 <= (double)f->report.step_ns);
-        assert_true(strlen(json_string_value(json_object_get(event, "name"))) > 0);
+        const char *name = json_string_value(json_object_get(event, "name"));
+        assert_true(test_contains(name, plan->ops[op].kind == WEIR_OP_COMPUTE
+                                            ? ":"
+                                            : f->run->model.things[plan->ops[op].thing].name));
         if (plan->ops[op].kind != WEIR_OP_COMPUTE)
             bytes[plan->ops[op].kind] += (uint64_t)number(args, "bytes");
     }
