@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
-errors that come before anything is made.
+errors that come before anything is made, disks that fill up.
 
   tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal
+  tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
 """
+import contextlib
 import glob
 import hashlib
 import json
@@ -187,11 +189,12 @@ def interrupt():
     check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "resumed to the same bits")
 
 
-def fails(part, *args):
-    process = start(*args)
+def fails(part, *args, **more):
+    process = start(*args, **more)
     out = process.communicate()[0]
     errors = [line for line in out.splitlines() if line.startswith("weir-train:")]
     check(process.returncode in (1, 2) and len(errors) == 1 and part in errors[0], f"one error with \"{part}\": {errors}")
+    return out
 
 
 def errors():
@@ -252,7 +255,59 @@ def odd():
             check(digests(newest(f"{work}/a")) == digests(newest(f"{work}/b")), f"{dtype} vocabulary {vocab}, hidden {hidden}, length {length}: the same bits")
 
 
-tests = {"budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+@contextlib.contextmanager
+def small_disk(mib):
+    """A tmpfs of so many MiB; where none can be mounted the test is skipped by name."""
+    path = tempfile.mkdtemp(prefix="disk-", dir=work)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", path], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        print("SKIPPED: train_disk: no tmpfs can be mounted:", mounted.stderr.strip())
+        sys.exit(77)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def disk():
+    """Disks that are or become full: one error with figures, and nothing is lost that stood before."""
+    data = text_data(60000)
+    base = ["--model", config("llama-5m"), "--data", data, "--seq-len", 32, "--batch", 1, "--eval-batches", 1]
+    tight = ["--device-memory", "30MiB", "--host-memory", "40MiB", "--steps", 2]
+
+    with small_disk(16) as nvme:
+        out = fails("bytes, 16777216 free", *base, *tight, "--nvme", nvme)
+        check("predicted" not in out and "step 1/" not in out, "said before anything is loaded")
+        run(*base, "--host-memory", "40MiB", "--steps", 1, "--nvme", nvme)
+        check(os.listdir(nvme) == [], "a drive that is hardly needed may be small, and nothing is left there")
+
+    with small_disk(100) as nvme:
+        for leave, more in ((1 << 20, {}), (9 << 20, {"FULL_DISK_RESERVE": "no"})):
+            taken = dict(LD_PRELOAD=sys.argv[3], FULL_DISK=nvme, FULL_DISK_LEAVE=str(leave), **more)
+            out = fails("No space left on device", *base, *tight, "--nvme", nvme, env=os.environ | taken)
+            check(os.listdir(nvme) == ["somebody-else"], "nothing is left but what somebody else wrote")
+            os.remove(f"{nvme}/somebody-else")
+
+    run(*base, "--steps", 4, "--out", f"{work}/whole")
+    with small_disk(100) as out:  # a checkpoint has 63 MiB
+        text = fails("bytes, ", *base, "--steps", 4, "--save-every", 1, "--out", out)
+        check("step 2/" in text and "NOSPACE" not in text, "the second save meets the end of the disk")
+        check(os.listdir(out) == ["step-00000001"], "the older checkpoint stands alone")
+        shutil.copytree(out, f"{work}/cut")
+    run(*base, "--steps", 4, "--out", f"{work}/cut", "--resume")
+    check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "resumed to the bits of the run never cut")
+
+    with small_disk(1) as log:
+        with open(f"{log}/somebody-else", "wb") as file, contextlib.suppress(OSError):
+            file.write(bytes(2 * MIB))
+        text = fails("No space left on device, after step 1; saved, go on with --resume", *base, "--steps", 4, "--out", f"{work}/logged", "--log", f"{log}/log")
+        os.remove(f"{log}/somebody-else")
+        run(*base, "--steps", 4, "--out", f"{work}/logged", "--resume", "--log", f"{log}/log")
+        check([s["step"] for s in steps(f"{log}/log")] == [2, 3, 4], "the log goes on after it")
+    check(digests(newest(f"{work}/logged")) == digests(newest(f"{work}/whole")), "to the bits of the run never cut")
+
+
+tests = {"disk": disk, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

@@ -187,13 +187,15 @@ static void files_are_checked_by_flag(void **state)
     char folder[256], path[300];
     test_directory_make(folder);
     snprintf(path, sizeof path, "%s/new", folder);
-    assert_ok(arguments_file_check("--log", path));
-    assert_fails(arguments_file_check("--log", folder), WEIR_ERR_ARG, "is a folder");
+    assert_ok(arguments_file_check("--log", path, false));
+    assert_ok(arguments_file_check("--log", "/dev/null", false));
+    assert_fails(arguments_file_check("--export-fp32", "/dev/null", true), WEIR_ERR_ARG, "no file");
+    assert_fails(arguments_file_check("--log", folder, false), WEIR_ERR_ARG, "is no file");
     snprintf(path, sizeof path, "%s/absent/new", folder);
-    assert_fails(arguments_file_check("--log", path), WEIR_ERR_IO, "--log \"");
+    assert_fails(arguments_file_check("--log", path, false), WEIR_ERR_IO, "--log \"");
     char far[5000] = {0};
     memset(far, 'x', sizeof far - 1);
-    assert_fails(arguments_file_check("--log", far), WEIR_ERR_ARG, "4999 characters");
+    assert_fails(arguments_file_check("--log", far, false), WEIR_ERR_ARG, "4999 characters");
     test_directory_remove(folder);
 }
 

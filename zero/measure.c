@@ -149,6 +149,7 @@ static enum weir_status drive_pass(struct weir_io *io, uint32_t file, void *memo
     *took_ns = weir_now_ns() - begin;
     return WEIR_OK;
 }
+
 /* One small read with nothing else in flight; the fastest of a few. */
 static enum weir_status drive_latency(struct weir_io *io, uint32_t file, void *memory,
                                       double *latency_s)
@@ -174,6 +175,10 @@ static enum weir_status drive_latency(struct weir_io *io, uint32_t file, void *m
 static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *memory,
                                      uint64_t bytes, struct weir_cost *out)
 {
+    /* A drive with room for the extent need not have it for the sample. */
+    while (bytes > 4096 * SLICES &&
+           weir_extent_preflight(run->options.nvme_path, bytes * FILE_ROUNDS) == WEIR_ERR_NOSPACE)
+        bytes /= 2;
     struct weir_extent extent;
     uint64_t file_bytes = bytes * FILE_ROUNDS, took;
     WEIR_TRY(weir_extent_open(&extent, io, run->options.nvme_path, file_bytes,

@@ -289,19 +289,22 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
     return a->help ? WEIR_OK : together_check(a, seen);
 }
 
-enum weir_status arguments_file_check(const char *flag, const char *path)
+enum weir_status arguments_file_check(const char *flag, const char *path, bool replaced)
 {
-    char parent[PATH_MAX];
+    char folder[PATH_MAX];
     struct stat st;
     size_t count = strlen(path);
-    if (count + sizeof ".tmp" > sizeof parent)
+    if (count + sizeof ".tmp" > sizeof folder)
         return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", flag, count);
-    memcpy(parent, path, count + 1);
-    if (access(dirname(parent), W_OK | X_OK) != 0)
+    memcpy(folder, path, count + 1);
+    bool exists = stat(path, &st) == 0;
+    if (exists && (S_ISDIR(st.st_mode) || (replaced && !S_ISREG(st.st_mode))))
+        return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is no file; give the name of one", flag, path);
+    if (exists && !replaced && access(path, W_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": cannot be written", flag, path);
+    if ((!exists || replaced) && access(dirname(folder), W_OK | X_OK) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": its folder cannot be written", flag,
                                path);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is a folder; give a file's name", flag, path);
     return WEIR_OK;
 }
 

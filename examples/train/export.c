@@ -33,7 +33,7 @@ static uint64_t chunk_at(uint64_t at, uint64_t count)
 static enum weir_status begin(struct export *e, const char *path, size_t most)
 {
     *e = (struct export){.path = path};
-    WEIR_TRY(arguments_file_check("--export-fp32", path));
+    WEIR_TRY(arguments_file_check("--export-fp32", path, true));
     snprintf(e->temporary, sizeof e->temporary, "%s.tmp", path);
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
     return weir_alloc(&e->values, CHUNK, sizeof *e->values, "export's chunk");

@@ -132,12 +132,11 @@ static enum weir_status budgets_fit(struct trainer *t)
 /* What is written at the end, or on the way, must not fail then. */
 static enum weir_status files_check(const struct arguments *a)
 {
-    const char *const files[][2] = {
-        {"--log", a->log}, {"--timeline", a->timeline}, {"--export-fp32", a->export_fp32}};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (files[i][1])
-            WEIR_TRY(arguments_file_check(files[i][0], files[i][1]));
-    return WEIR_OK;
+    if (a->log)
+        WEIR_TRY(arguments_file_check("--log", a->log, false));
+    if (a->timeline)
+        WEIR_TRY(arguments_file_check("--timeline", a->timeline, false));
+    return a->export_fp32 ? arguments_file_check("--export-fp32", a->export_fp32, true) : WEIR_OK;
 }
 
 enum weir_status trainer_open(struct trainer *t, const struct arguments *arguments,
@@ -190,6 +189,9 @@ enum weir_status trainer_start(struct trainer *t)
 {
     if (t->arguments.out && mkdir(t->arguments.out, 0777) != 0 && errno != EEXIST)
         return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be made",
+                               t->arguments.out);
+    if (t->arguments.out && access(t->arguments.out, W_OK | X_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be written",
                                t->arguments.out);
     WEIR_TRY(weir_layout(t->run));
     WEIR_TRY(weir_predict(t->run, "train", &t->prediction));
@@ -248,13 +250,6 @@ static const char *bound_of(const struct weir_report *r)
     return r->nvme_read_bytes + r->nvme_written_bytes > 0 ? "nvme" : "link";
 }
 
-/* The third of this process is like all that follow; a shorter run has only its last. */
-static uint64_t timeline_step(const struct trainer *t)
-{
-    uint64_t third = t->first_step + 3;
-    return third < t->arguments.steps ? third : t->arguments.steps;
-}
-
 static enum weir_status step_run(struct trainer *t, struct journal_step *out)
 {
     const struct arguments *a = &t->arguments;
@@ -277,8 +272,7 @@ static enum weir_status step_run(struct trainer *t, struct journal_step *out)
     WEIR_TRY(llama_run(t->llama, &step, &out->loss, &out->report));
     out->step = ++t->step;
     out->bound = bound_of(&out->report);
-    return a->timeline && t->step == timeline_step(t) ? weir_timeline_write(t->run, a->timeline)
-                                                      : WEIR_OK;
+    return WEIR_OK;
 }
 
 static enum weir_status skips_count(struct trainer *t, const struct weir_report *r)
@@ -292,6 +286,27 @@ static enum weir_status skips_count(struct trainer *t, const struct weir_report 
     return WEIR_OK;
 }
 
+/* The third step of this process is like all that follow; a shorter run has only its last. */
+static enum weir_status timeline_step(struct trainer *t)
+{
+    uint64_t third = t->first_step + 3, last = t->arguments.steps;
+    if (!t->arguments.timeline || t->step != (third < last ? third : last))
+        return WEIR_OK;
+    return weir_timeline_write(t->run, t->arguments.timeline);
+}
+
+/* A signal, or a file of figures that takes no more, leaves whole weights: save them, whatever
+ * --save-every says. */
+static enum weir_status stopped(struct trainer *t)
+{
+    struct weir_error error = *weir_last_error();
+    bool save = t->arguments.out && t->step > 0;
+    if (save)
+        WEIR_TRY(trainer_save(t));
+    return weir_fail(error.status, "%s, after step %llu%s", error.text, (unsigned long long)t->step,
+                     save ? "; saved, go on with --resume" : "");
+}
+
 static enum weir_status step_after(struct trainer *t, struct journal_step *s)
 {
     const struct arguments *a = &t->arguments;
@@ -302,9 +317,12 @@ static enum weir_status step_after(struct trainer *t, struct journal_step *s)
     t->written_bytes += s->report.nvme_written_bytes;
     double each = t->trained_seconds * (double)s->tokens / t->trained_tokens;
     s->seconds_left = each * (double)(a->steps - t->step);
+    if (timeline_step(t) != WEIR_OK)
+        return stopped(t);
     if (last || (a->eval_every > 0 && t->step % a->eval_every == 0))
         WEIR_TRY(evaluate(t, &s->eval_loss));
-    WEIR_TRY(journal_step(&t->journal, s));
+    if (journal_step(&t->journal, s) != WEIR_OK)
+        return stopped(t);
     WEIR_TRY(skips_count(t, &s->report));
     if (a->out && (last || (a->save_every > 0 && t->step % a->save_every == 0)))
         return trainer_save(t);
@@ -327,17 +345,6 @@ static void summary_print(const struct trainer *t, const struct journal_step *s)
         .written_bytes = t->written_bytes,
     };
     journal_summary(&summary);
-}
-
-/* A signal leaves the weights of the step's beginning: save them, whatever --save-every says. */
-static enum weir_status stopped(struct trainer *t)
-{
-    struct weir_error error = *weir_last_error();
-    if (t->arguments.out && t->step > 0)
-        WEIR_TRY(trainer_save(t));
-    return weir_fail(WEIR_ERR_CANCELED, "%s after step %llu%s", error.text,
-                     (unsigned long long)t->step,
-                     t->arguments.out && t->step > 0 ? "; saved, go on with --resume" : "");
 }
 
 enum weir_status trainer_train(struct trainer *t)
