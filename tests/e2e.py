@@ -214,8 +214,15 @@ def errors():
     json.dump(wrong, open(f"{work}/config.json", "w"))
     fails("attention_bias", "--model", f"{work}/config.json", "--data", data, *small)
     fails("--batch 3", *base[:4], "--batch", 3, "--micro-batch", 2)
-    run(*base, "--out", f"{work}/out")
+    fails("is no folder", *base, "--out", data)
+    fails("its folder cannot be written", *base, "--timeline", f"{work}/no-such/t.json")
+    run(*base, "--out", f"{work}/out", "--timeline", f"{work}/t.json", "--export-fp32", f"{work}/a.safetensors")
+    names = {e["args"]["name"] for e in json.load(open(f"{work}/t.json"))["traceEvents"] if e["name"] == "thread_name"}
+    check(names >= {"read", "update", "to-device", "collective", "compute", "to-host", "write"}, f"a timeline with rows {sorted(names)}")
     model = newest(f"{work}/out")
+    run("--model", model, "--export-fp32", f"{work}/b.safetensors")
+    check(os.path.getsize(f"{work}/a.safetensors") == os.path.getsize(f"{work}/b.safetensors") > 4 * 5e6, "fp32 weights of the run and of its checkpoint")
+    fails("--steps has no use", "--model", model, "--export-fp32", f"{work}/b.safetensors", "--steps", 2)
     tokens = f"{work}/tokens.bin"
     open(tokens, "wb").write(b"".join(random.Random(1).randrange(256).to_bytes(2, "little") for _ in range(5000)))
     run("--model", model, "--data", tokens, *small)

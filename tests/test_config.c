@@ -205,11 +205,11 @@ static void rope_is_read_in_every_spelling(void **state)
         assert_true(c.rope.original_length == 8192);
         llama_config_free(&c);
     }
+#define LINEAR "{\"rope_type\": \"linear\", \"factor\": 4}"
     static const char *const linear[] = {
         "\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}",
         "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 4.0}",
-        "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4}, \"rope_theta\": 5e5, "
-        "\"rope_parameters\": {\"rope_theta\": 5e5, \"rope_type\": \"linear\", \"factor\": 4}",
+        "\"rope_scaling\": " LINEAR ", \"rope_theta\": 5e5, \"rope_parameters\": " LINEAR,
     };
     struct llama_config c;
     for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {

@@ -92,7 +92,8 @@ static const struct flag flags[] = {
     {"--timeline", KIND_TEXT, FIELD(timeline), 0,
      "FILE     when each op of the third step ran, as a trace for chrome://tracing or Perfetto"},
     {"--dry-run", KIND_SWITCH, FIELD(dry_run), 0,
-     "         print what would live where and bytes a step, and leave"},
+     "         print what would live where and bytes a step, and leave; measures this machine, "
+     "--nvme with a file of up to 64 MiB that is gone at once"},
     {"--require-direct", KIND_SWITCH, FIELD(require_direct), 0,
      "         refuse a file system without O_DIRECT"},
     {"--help", KIND_SWITCH, FIELD(help), 0, "         this text"},

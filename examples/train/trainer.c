@@ -178,6 +178,9 @@ static enum weir_status weights_fill(struct trainer *t)
         WEIR_TRY(weir_load(t->run, path));
         const char *number = strrchr(path, '-');
         t->step = t->first_step = strtoull(number + 1, NULL, 10);
+        if (t->step >= t->arguments.steps)
+            fprintf(stderr, "warning: --steps %llu: the checkpoint has %llu; nothing to train\n",
+                    (unsigned long long)t->arguments.steps, (unsigned long long)t->step);
         return WEIR_OK;
     }
     if (t->config.directory)
@@ -185,14 +188,24 @@ static enum weir_status weights_fill(struct trainer *t)
     return weights_random(t->llama, t->arguments.seed, t->config.init_deviation);
 }
 
+static enum weir_status out_make(const char *out)
+{
+    struct stat st;
+    if (mkdir(out, 0777) == 0)
+        return WEIR_OK;
+    if (errno != EEXIST)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be made", out);
+    if (stat(out, &st) == 0 && !S_ISDIR(st.st_mode))
+        return weir_fail(WEIR_ERR_ARG, "--out \"%s\": is no folder; give the name of one", out);
+    if (access(out, W_OK | X_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be written", out);
+    return WEIR_OK;
+}
+
 enum weir_status trainer_start(struct trainer *t)
 {
-    if (t->arguments.out && mkdir(t->arguments.out, 0777) != 0 && errno != EEXIST)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be made",
-                               t->arguments.out);
-    if (t->arguments.out && access(t->arguments.out, W_OK | X_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be written",
-                               t->arguments.out);
+    if (t->arguments.out)
+        WEIR_TRY(out_make(t->arguments.out));
     WEIR_TRY(weir_layout(t->run));
     WEIR_TRY(weir_predict(t->run, "train", &t->prediction));
     WEIR_TRY(weights_fill(t));
