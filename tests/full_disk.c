@@ -32,7 +32,8 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes)
     snprintf(path, sizeof path, "%s/somebody-else", folder);
     int other = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     if (other < 0 || fstatvfs(other, &space) != 0 ||
-        reserve(other, 0, 0, (off_t)(space.f_bavail * space.f_frsize) - atol(leave)) != 0)
+        reserve(other, 0, 0, (off_t)(space.f_bavail * space.f_frsize) - strtol(leave, NULL, 10)) !=
+            0)
         return -1;
     close(other);
     if (!getenv("FULL_DISK_RESERVE"))

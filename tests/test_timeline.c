@@ -156,6 +156,7 @@ static void every_op_appears_once(void **state)
         assert_true(slices[i].found);
     assert_true(f.report.nvme_read_bytes > 0 && f.report.nvme_written_bytes > 0);
     assert_true(f.report.to_device_bytes > 0 && f.report.to_host_bytes > 0);
+    assert_true(f.report.host_peak_bytes <= 384 << 10); /* the times count */
     assert_int_equal(f.report.nvme_read_bytes, bytes[WEIR_OP_READ]);
     assert_int_equal(f.report.nvme_written_bytes, bytes[WEIR_OP_WRITE]);
     assert_int_equal(f.report.to_device_bytes, bytes[WEIR_OP_H2D]);
