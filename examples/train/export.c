@@ -15,8 +15,7 @@
 
 #define CHUNK (1u << 20) /* elements in hand at once */
 
-struct export
-{
+struct export_file {
     const char *path;
     char temporary[PATH_MAX];
     struct weir_file_tensor *tensors;
@@ -30,16 +29,16 @@ static uint64_t chunk_at(uint64_t at, uint64_t count)
     return count - at < CHUNK ? count - at : CHUNK;
 }
 
-static enum weir_status begin(struct export *e, const char *path, size_t most)
+static enum weir_status begin(struct export_file *e, const char *path, size_t most)
 {
-    *e = (struct export){.path = path};
+    *e = (struct export_file){.path = path};
     WEIR_TRY(arguments_file_check("--export-fp32", path, true));
     snprintf(e->temporary, sizeof e->temporary, "%s.tmp", path);
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
     return weir_alloc(&e->values, CHUNK, sizeof *e->values, "export's chunk");
 }
 
-static enum weir_status tensor_add(struct export *e, const char *name, const uint64_t *shape,
+static enum weir_status tensor_add(struct export_file *e, const char *name, const uint64_t *shape,
                                    uint32_t dim_count)
 {
     struct weir_file_tensor *tensor = &e->tensors[e->count++];
@@ -49,7 +48,7 @@ static enum weir_status tensor_add(struct export *e, const char *name, const uin
 }
 
 /* All tensors are added: the file is laid out. What a killed run left under the name goes. */
-static enum weir_status file_begin(struct export *e)
+static enum weir_status file_begin(struct export_file *e)
 {
     if (unlink(e->temporary) != 0 && errno != ENOENT)
         return weir_fail_errno(WEIR_ERR_IO, errno, "--export-fp32: \"%s\" is in the way",
@@ -59,14 +58,14 @@ static enum weir_status file_begin(struct export *e)
 }
 
 /* e->values become elements [first, first + count) of a tensor. */
-static enum weir_status values_write(struct export *e, size_t tensor, uint64_t first,
+static enum weir_status values_write(struct export_file *e, size_t tensor, uint64_t first,
                                      uint64_t count)
 {
     return weir_tensors_write(e->writer, &e->tensors[tensor], first * sizeof(float), e->values,
                               count * sizeof(float));
 }
 
-static enum weir_status file_place(struct export *e)
+static enum weir_status file_place(struct export_file *e)
 {
     char parent[PATH_MAX];
     struct weir_tensors_writer *writer = e->writer;
@@ -86,7 +85,7 @@ static enum weir_status file_place(struct export *e)
 }
 
 /* Ends the export: the file stands, or nothing does. */
-static enum weir_status finish(struct export *e, enum weir_status status)
+static enum weir_status finish(struct export_file *e, enum weir_status status)
 {
     if (status == WEIR_OK)
         status = file_place(e);
@@ -103,7 +102,7 @@ static enum weir_status finish(struct export *e, enum weir_status status)
     return status;
 }
 
-static enum weir_status run_list(struct export *e, const struct llama *l)
+static enum weir_status run_list(struct export_file *e, const struct llama *l)
 {
     for (size_t i = 0; i < llama_tensor_count(l); i++) {
         struct llama_tensor t;
@@ -115,7 +114,7 @@ static enum weir_status run_list(struct export *e, const struct llama *l)
     return WEIR_OK;
 }
 
-static enum weir_status run_write(struct export *e, const struct llama *l)
+static enum weir_status run_write(struct export_file *e, const struct llama *l)
 {
     size_t tensor = 0;
     for (size_t i = 0; i < llama_tensor_count(l); i++) {
@@ -134,7 +133,7 @@ static enum weir_status run_write(struct export *e, const struct llama *l)
 
 enum weir_status export_run(const struct llama *l, const char *path)
 {
-    struct export e;
+    struct export_file e;
     enum weir_status status = begin(&e, path, llama_tensor_count(l));
     if (status == WEIR_OK)
         status = run_list(&e, l);
@@ -219,7 +218,7 @@ static enum weir_status masters_read(struct source *s, const struct weir_file_te
     return WEIR_OK;
 }
 
-static enum weir_status source_write(struct export *e, struct source *s)
+static enum weir_status source_write(struct export_file *e, struct source *s)
 {
     size_t count = weir_tensors_count(s->weights);
     for (size_t i = 0; i < count; i++) {
@@ -243,7 +242,7 @@ enum weir_status export_checkpoint(const char *directory, const char *path)
     struct source source;
     enum weir_status status = source_open(&source, directory);
     if (status == WEIR_OK) {
-        struct export e;
+        struct export_file e;
         status = begin(&e, path, weir_tensors_count(source.weights));
         if (status == WEIR_OK)
             status = source_write(&e, &source);

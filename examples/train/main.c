@@ -17,7 +17,8 @@ static void on_signal(int number)
     stop = number;
 }
 
-static enum weir_status export(const struct arguments *arguments) {
+static enum weir_status export_only(const struct arguments *arguments)
+{
     WEIR_TRY(export_checkpoint(arguments->model, arguments->export_fp32));
     printf("exported %s\n", arguments->export_fp32);
     return WEIR_OK;
@@ -51,7 +52,7 @@ int main(int argument_count, char **values)
         return 0;
     }
     if (!arguments.data) {
-        enum weir_status status = export(&arguments);
+        enum weir_status status = export_only(&arguments);
         if (status != WEIR_OK)
             fprintf(stderr, "weir-train: %s\n", weir_last_error()->text);
         return status == WEIR_OK ? 0 : 1;
