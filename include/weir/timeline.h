@@ -15,9 +15,7 @@
 
 #include <weir/weir.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+WEIR_API_BEGIN
 
 /* Time every op from the layout on: 16 bytes an op, counted in the host budget.
  * pre: no layout yet */
@@ -25,7 +23,5 @@ enum weir_status weir_timeline_start(weir_run *run) WEIR_MUST_CHECK;
 /* pre: outside steps, after a real step; a file of this name is replaced */
 enum weir_status weir_timeline_write(weir_run *run, const char *path) WEIR_MUST_CHECK;
 
-#ifdef __cplusplus
-}
-#endif
+WEIR_API_END
 #endif
