@@ -3,7 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct weir_io_engine_table *const engines[] = {&weir_io_threads};
+static const struct weir_io_engine_table *const engines[] = {
+#ifdef WEIR_URING
+    &weir_io_uring,
+#endif
+    &weir_io_threads,
+};
 #define ENGINE_COUNT (sizeof engines / sizeof engines[0])
 
 const struct weir_io_engine_table *weir_io_engine_at(size_t index)

@@ -1,5 +1,6 @@
 #include "core/clock.h"
 #include "core/memory.h"
+#include "core/tsan.h"
 #include "io/io_internal.h"
 
 #include <errno.h>
@@ -67,18 +68,40 @@ static enum weir_status options_check(const struct weir_io_options *options)
     return WEIR_OK;
 }
 
-static enum weir_status io_make(struct weir_io *io, const struct weir_io_options *options)
+/* The first engine that opens; each that does not says why. */
+static enum weir_status engine_choose(struct weir_io *io)
+{
+    for (size_t i = 0;; i++) {
+        const struct weir_io_engine_table *next = weir_io_engine_at(i + 1);
+        io->table = weir_io_engine_at(i);
+        enum weir_status status = io->table->open(&io->engine, io->depth, io->log);
+        if (status == WEIR_OK || next == NULL)
+            return status;
+        weir_log(io->log, WEIR_LOG_WARNING, "%s; going on with io engine \"%s\"",
+                 weir_last_error()->text, next->name);
+    }
+}
+
+static enum weir_status engine_open(struct weir_io *io, const struct weir_io_options *options)
 {
     io->table = options->engine_table;
+    if (io->table == NULL && options->engine == NULL)
+        return engine_choose(io);
+    if (io->table == NULL)
+        WEIR_TRY(weir_io_engine_find(options->engine, &io->table));
+    return io->table->open(&io->engine, io->depth, io->log);
+}
+
+static enum weir_status io_make(struct weir_io *io, const struct weir_io_options *options)
+{
+    io->log = options->log;
     io->require_direct = options->require_direct;
     io->depth = options->depth;
     io->piece_bytes = options->piece_bytes != 0 ? options->piece_bytes : PIECE_BYTES_DEFAULT;
-    if (io->table == NULL)
-        WEIR_TRY(weir_io_engine_find(options->engine, &io->table));
     WEIR_TRY(slots_make(io, options->request_count));
     WEIR_TRY(parts_make(io));
     WEIR_TRY(bounces_make(io));
-    return io->table->open(&io->engine, io->depth, options->log);
+    return engine_open(io, options);
 }
 
 enum weir_status weir_io_open(struct weir_io **out, const struct weir_io_options *options)
@@ -165,7 +188,31 @@ enum weir_status weir_io_file_open(struct weir_io *io, const char *name, int fd,
     *added = (struct weir_io_file){.fd = fd, .align_bytes = align_bytes};
     WEIR_TRY(weir_strdup(&added->name, name));
     *file = (uint32_t)io->file_count++;
+    io->table->file(io->engine, fd);
     return WEIR_OK;
+}
+
+enum weir_status weir_io_memory_add(struct weir_io *io, void *bytes, uint64_t byte_count)
+{
+    if (io->memory_refused || byte_count == 0)
+        return WEIR_OK;
+    enum weir_status status =
+        io->table->memory(io->engine, bytes, byte_count, &io->memory_registered);
+    if (status != WEIR_ERR_UNSUPPORTED)
+        return status;
+    io->memory_refused = true;
+    weir_log(io->log, WEIR_LOG_WARNING, "%s", weir_last_error()->text);
+    return WEIR_OK;
+}
+
+bool weir_io_memory_registered(const struct weir_io *io)
+{
+    return io->memory_registered;
+}
+
+const char *weir_io_engine_name(const struct weir_io *io)
+{
+    return io->table->name;
 }
 
 uint32_t weir_io_file_align_bytes(const struct weir_io *io, uint32_t file)
@@ -186,6 +233,14 @@ static void flight_end(struct weir_io *io, enum weir_io_kind kind)
         io->busy_ns[kind] += weir_now_ns() - io->busy_since_ns[kind];
 }
 
+/* ThreadSanitizer sees no kernel: what a transfer does to memory counts as done by this thread, when
+ * it begins and when it is complete. */
+static void part_touch(const struct weir_io_part *part)
+{
+    weir_tsan_range(part->bytes + part->done_bytes, part->high - part->low - part->done_bytes,
+                    part->kind == WEIR_IO_READ);
+}
+
 static bool part_queue(struct weir_io *io, uint32_t place)
 {
     struct weir_io_part *part = &io->parts[place];
@@ -198,6 +253,7 @@ static bool part_queue(struct weir_io *io, uint32_t place)
         .bytes = part->bytes + part->done_bytes,
         .byte_count = part->high - part->low - part->done_bytes,
     };
+    part_touch(part);
     if (!io->table->queue(io->engine, &piece))
         return false;
     part->in_engine = true;
@@ -235,6 +291,7 @@ static enum weir_status completion_take(struct weir_io *io,
                          io->table->name, (unsigned long long)completion->token);
     io->parts[place].in_engine = false;
     flight_end(io, io->parts[place].kind);
+    part_touch(&io->parts[place]);
     weir_io_part_settle(io, (uint32_t)place, completion->result);
     return WEIR_OK;
 }

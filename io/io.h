@@ -1,7 +1,7 @@
 /*
  * Asynchronous file I/O: one front over an engine chosen by name.
  *
- *     weir_io_open(&io, &(struct weir_io_options){.engine = "threads", .depth = 32, .log = log});
+ *     weir_io_open(&io, &(struct weir_io_options){.depth = 32, .log = log});
  *     weir_io_file_open(io, "extent", fd, 0, &file);
  *     weir_io_submit(io, &(struct weir_io_request){.id = 7, .kind = WEIR_IO_READ, .file = file,
  * ...}, 1); weir_io_reap(io, results, 16, WEIR_IO_FOREVER, &count);
@@ -12,8 +12,8 @@
  * completion to its request by id and checks every result. A request is complete when all its bytes
  * are moved, or failed once. Requests complete in any order.
  *
- * Threads: one thread (the driver) calls submit and reap; any thread may call wake. After open and
- * the last file_open, nothing is allocated.
+ * Threads: one thread at a time (the driver) calls submit and reap; any thread may call wake. After
+ * open and the last file_open and memory_add, nothing is allocated.
  */
 #ifndef WEIR_IO_IO_H
 #define WEIR_IO_IO_H
@@ -44,7 +44,7 @@ struct weir_io_result {
 };
 
 struct weir_io_options {
-    const char *engine;     /* "threads" */
+    const char *engine;     /* "uring", "threads"; NULL: the best that works, logged if not uring */
     uint32_t depth;         /* pieces in flight; also threads of the thread engine up to 16 */
     uint32_t request_count; /* most requests outstanding; submit beyond it is WEIR_ERR_STATE */
     uint64_t piece_bytes;   /* 0: 1 MiB; a multiple of 4096, at most 1 GiB */
@@ -60,6 +60,7 @@ struct weir_io_counters {
 };
 
 enum weir_status weir_io_open(struct weir_io **out, const struct weir_io_options *options);
+const char *weir_io_engine_name(const struct weir_io *io);
 void weir_io_close(struct weir_io *io); /* waits for what is in flight; NULL is fine */
 
 /* fd stays the caller's, a regular file. direct: it was opened with O_DIRECT, and needs offsets,
@@ -70,6 +71,13 @@ enum weir_status weir_io_file_open(struct weir_io *io, const char *name, int fd,
                                    uint32_t align_bytes, uint32_t *file);
 /* What direct requests must be multiples of; 1: anything goes. */
 uint32_t weir_io_file_align_bytes(const struct weir_io *io, uint32_t file);
+
+/* Most requests will lie in bytes[0..byte_count), which stay as they are until close: the engine
+ * registers them with the kernel if it can, a refusal is logged once. With no request outstanding;
+ * others may lie anywhere. */
+enum weir_status weir_io_memory_add(struct weir_io *io, void *bytes, uint64_t byte_count);
+/* Whether all memory that was added is registered; false if none was. */
+bool weir_io_memory_registered(const struct weir_io *io);
 
 /* All requests or none are taken. Requests outstanding together must not overlap if one writes. */
 enum weir_status weir_io_submit(struct weir_io *io, const struct weir_io_request *requests,

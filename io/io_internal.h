@@ -19,8 +19,7 @@
 struct weir_io_file {
     char *name;
     int fd;
-    bool direct;
-    uint32_t align_bytes;
+    uint32_t align_bytes; /* 1: not direct */
     uint32_t write_count; /* its write pieces, from cut to end */
     bool alone;           /* its one write piece reads, changes and writes back part of a block */
 };
@@ -60,7 +59,9 @@ struct weir_io {
     const struct weir_io_engine_table *table;
     struct weir_io_engine *engine;
     struct weir_error engine_error; /* sticky */
+    struct weir_log *log;
     bool require_direct;
+    bool memory_registered, memory_refused;
     uint32_t depth;
     uint64_t piece_bytes;
 

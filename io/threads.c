@@ -166,6 +166,20 @@ static enum weir_status threads_open(struct weir_io_engine **out, uint32_t depth
     return WEIR_OK;
 }
 
+/* pread and pwrite take any memory and any descriptor as they are. */
+static enum weir_status threads_memory(struct weir_io_engine *engine, void *bytes,
+                                       uint64_t byte_count, bool *registered)
+{
+    (void)engine, (void)bytes, (void)byte_count;
+    *registered = false;
+    return WEIR_OK;
+}
+
+static void threads_file(struct weir_io_engine *engine, int fd)
+{
+    (void)engine, (void)fd;
+}
+
 /* The ring's slot is free: fewer than depth pieces are in flight, so a piece at least as new as the
  * slot's last one was reaped, and pieces are taken in order. */
 static bool threads_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
@@ -237,6 +251,8 @@ const struct weir_io_engine_table weir_io_threads = {
     .name = "threads",
     .open = threads_open,
     .close = threads_close,
+    .memory = threads_memory,
+    .file = threads_file,
     .queue = threads_queue,
     .submit = threads_submit,
     .reap = threads_reap,

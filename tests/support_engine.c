@@ -43,6 +43,21 @@ static void engine_close(struct weir_io_engine *engine)
     weir_free(engine);
 }
 
+static enum weir_status engine_memory(struct weir_io_engine *engine, void *bytes,
+                                      uint64_t byte_count, bool *registered)
+{
+    (void)engine, (void)bytes, (void)byte_count;
+    *registered = !test_engine_script.refuse_memory;
+    if (!*registered)
+        return weir_fail(WEIR_ERR_UNSUPPORTED, "io engine \"test\": refuses memory");
+    return WEIR_OK;
+}
+
+static void engine_file(struct weir_io_engine *engine, int fd)
+{
+    (void)engine, (void)fd;
+}
+
 static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
 {
     struct test_engine_script *script = &test_engine_script;
@@ -137,6 +152,8 @@ const struct weir_io_engine_table test_engine = {
     .name = "test",
     .open = engine_open,
     .close = engine_close,
+    .memory = engine_memory,
+    .file = engine_file,
     .queue = engine_queue,
     .submit = engine_submit,
     .reap = engine_reap,

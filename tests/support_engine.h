@@ -22,6 +22,7 @@ struct test_engine_script {
     int direct_write_errno; /* writes of files with O_DIRECT; 0: they work */
     bool stray;             /* a completion that no piece asked for comes first */
     bool refuse_submit;     /* submit fails */
+    bool refuse_memory;     /* no memory is registered */
 
     /* What happened since the script was set. */
     uint64_t queued_count, faulted_count, direct_write_count;
