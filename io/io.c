@@ -233,8 +233,8 @@ static void flight_end(struct weir_io *io, enum weir_io_kind kind)
         io->busy_ns[kind] += weir_now_ns() - io->busy_since_ns[kind];
 }
 
-/* ThreadSanitizer sees no kernel: what a transfer does to memory counts as done by this thread, when
- * it begins and when it is complete. */
+/* ThreadSanitizer sees no kernel: what a transfer does to memory counts as done by this thread,
+ * when it begins and when it is complete. */
 static void part_touch(const struct weir_io_part *part)
 {
     weir_tsan_range(part->bytes + part->done_bytes, part->high - part->low - part->done_bytes,

@@ -54,10 +54,11 @@ static enum weir_status setup_fail(int os_errno, uint32_t depth)
 {
     switch (os_errno) {
     case EPERM:
-        return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
-                               "io engine \"uring\": io_uring_setup is refused; allow it in the "
-                               "container's seccomp profile and set sysctl kernel.io_uring_disabled "
-                               "to 0, or use io engine \"threads\"");
+        return weir_fail_errno(
+            WEIR_ERR_UNSUPPORTED, os_errno,
+            "io engine \"uring\": io_uring_setup is refused; allow it in the "
+            "container's seccomp profile and set sysctl kernel.io_uring_disabled "
+            "to 0, or use io engine \"threads\"");
     case ENOSYS:
         return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
                                "io engine \"uring\": this kernel or its sandbox has no io_uring; "

@@ -308,7 +308,7 @@ static void every_allocation_of_open_may_fail(void **state)
     assert_true(fd >= 0);
     uint64_t held = weir_alloc_bytes();
     const struct weir_io_engine_table *table = &test_engine;
-    for (size_t i = 0; table != NULL; table = weir_io_engine_at(i++)) {
+    for (size_t i = 0; table != NULL; table = test_engine_at(i++)) {
         uint64_t nth = 1;
         for (;; nth++) {
             weir_alloc_fail_at(nth);

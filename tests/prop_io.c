@@ -182,7 +182,7 @@ static void a_file_under_the_front_is_a_byte_array(void **state)
             uint64_t seed = test_random_next(&random);
             world_run(&test_engine, directory, direct, seed, 120);
             const struct weir_io_engine_table *table;
-            for (size_t i = 0; (table = weir_io_engine_at(i)) != NULL; i++)
+            for (size_t i = 0; (table = test_engine_at(i)) != NULL; i++)
                 world_run(table, directory, direct, seed, 120);
         }
     test_directory_remove(directory);

@@ -3,6 +3,7 @@
  * groups of micro-batches and delays, training through weir leaves the weights, residuals and
  * moments, losses and norms of a plain loop, bit for bit.
  */
+#include "tests/support_engine.h"
 #include "tests/support_llama.h"
 #include "zero/run.h"
 #include <weir/checkpoint.h>
@@ -66,6 +67,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .device_bytes = b->device_bytes,
                                                     .host_bytes = b->host_bytes,
                                                     .nvme_path = b->nvme ? nvme : NULL,
+                                                    .io_engine = test_engine_draw(seed),
                                                     .dtype = d->spec.shape.dtype,
                                                     .grad_dtype = d->grad_dtype,
                                                     .thread_count = 2,

@@ -5,6 +5,7 @@
  * write weights, save in the middle and go on under other budgets.
  */
 #include "core/memory.h"
+#include "tests/support_engine.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
 
@@ -54,6 +55,7 @@ static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, 
                                        .device_bytes = b->device_bytes,
                                        .host_bytes = b->host_bytes,
                                        .nvme_path = b->nvme ? nvme : NULL,
+                                       .io_engine = test_engine_draw(seed),
                                        .dtype = spec->dtype,
                                        .grad_dtype = spec->grad_dtype,
                                        .thread_count = 2,

@@ -32,8 +32,13 @@ struct test_engine_script {
 extern struct test_engine_script test_engine_script;
 extern const struct weir_io_engine_table test_engine;
 
-/* Run the tests once for each engine that was built, its table as their state. No engine, or a
- * failure: not 0. */
+/* The engines that were built and that the kernel lets run, NULL past the end. One that it refuses,
+ * as containers do, is named with the cause. */
+const struct weir_io_engine_table *test_engine_at(size_t index);
+/* One of them by number: the same number, the same engine. */
+const char *test_engine_draw(uint64_t number);
+
+/* Run the tests once for each of them, its table as their state. No engine, or a failure: not 0. */
 #define TEST_PER_ENGINE(test)                                                                      \
     {                                                                                              \
 #test, test, NULL, NULL, NULL                                                              \

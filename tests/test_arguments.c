@@ -36,7 +36,8 @@ static void absent_flags_have_the_defaults_of_help(void **state)
     assert_ok(read_with(&a, ""));
     assert_string_equal("m", a.model);
     assert_string_equal("d", a.data);
-    assert_true(!a.eval_data && !a.nvme && !a.out && !a.log && !a.export_fp32 && !a.timeline);
+    assert_true(!a.eval_data && !a.nvme && !a.io_engine && !a.out && !a.log);
+    assert_true(!a.export_fp32 && !a.timeline);
     assert_true(a.device_bytes == UINT64_MAX && a.host_bytes == UINT64_MAX);
     assert_int_equal(256, a.seq_len);
     assert_int_equal(1, a.micro_batch);
@@ -71,9 +72,11 @@ static void every_flag_reaches_its_field(void **state)
     assert_true(a.eps == 1e-5 && a.clip == 0 && a.max_skips == 8 && a.seed == 77);
     assert_true(a.dtype == WEIR_FP32 && a.grad_dtype == WEIR_BF16 && a.threads == 3);
     assert_int_equal(11, a.save_every);
-    assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct"));
+    assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct "
+                            "--io-engine threads"));
     assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
     assert_string_equal("l", a.log);
+    assert_string_equal("threads", a.io_engine);
     assert_ok(read_with(&a, "--export-fp32 f --timeline t"));
     assert_string_equal("f", a.export_fp32);
     assert_string_equal("t", a.timeline);

@@ -237,13 +237,11 @@ static enum weir_status homes_clear(weir_run *run)
 
 static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
 {
-    WEIR_TRY(weir_io_open(&run->io, &(struct weir_io_options){
-                                        .engine = "threads",
-                                        .depth = run->options.nvme_path ? 16 : 1,
-                                        .request_count = 128,
-                                        .require_direct = run->options.require_direct,
-                                        .log = &run->log,
-                                    }));
+    /* Without an NVMe tier it is the driver's place to sleep, and any engine does. */
+    WEIR_TRY(weir_run_io_open(run, run->options.nvme_path ? &run->log : NULL, &run->io));
+    if (nvme_bytes > 0)
+        WEIR_TRY(weir_io_memory_add(run->io, run->slabs[WEIR_TIER_HOST],
+                                    run->slab_bytes[WEIR_TIER_HOST]));
     if (nvme_bytes > 0)
         WEIR_TRY(weir_extent_open(&run->extent, run->io, run->options.nvme_path, nvme_bytes,
                                   run->options.require_direct, &run->log, NULL, NULL));

@@ -203,9 +203,10 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
         return WEIR_OK;
     }
     struct weir_io *io;
-    WEIR_TRY(weir_io_open(
-        &io, &(struct weir_io_options){.engine = "threads", .depth = 16, .request_count = 8}));
-    enum weir_status status = drive_passes(run, io, memory, bytes, out);
+    WEIR_TRY(weir_run_io_open(run, NULL, &io));
+    enum weir_status status = weir_io_memory_add(io, memory, bytes);
+    if (status == WEIR_OK)
+        status = drive_passes(run, io, memory, bytes, out);
     weir_io_close(io);
     return status;
 }

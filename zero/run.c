@@ -3,10 +3,14 @@
  */
 #include "zero/run.h"
 #include "core/memory.h"
+#include "io/engine.h"
 #include "zero/math.h"
 
 #include <string.h>
 #include <unistd.h>
+
+#define IO_DEPTH    16  /* pieces in flight */
+#define IO_REQUESTS 128 /* more than lanes have outstanding */
 
 static enum weir_status options_take(weir_run *run, const struct weir_options *options)
 {
@@ -27,6 +31,12 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
     if (o->nvme_path) {
         WEIR_TRY(weir_strdup(&run->nvme_path, o->nvme_path));
         o->nvme_path = run->nvme_path;
+    }
+    if (o->io_engine) {
+        const struct weir_io_engine_table *known;
+        WEIR_TRY(weir_io_engine_find(o->io_engine, &known));
+        WEIR_TRY(weir_strdup(&run->io_engine, o->io_engine));
+        o->io_engine = run->io_engine;
     }
     if (o->cost) {
         run->cost = *o->cost;
@@ -135,6 +145,7 @@ void weir_close(weir_run *run)
         run->comm->table->close(run->comm);
     pthread_mutex_destroy(&run->log.lock);
     weir_free(run->nvme_path);
+    weir_free(run->io_engine);
     weir_free(run);
 }
 
@@ -146,6 +157,17 @@ enum weir_status weir_run_result(weir_run *run, enum weir_status status)
         run->poison = *weir_last_error();
     }
     return status;
+}
+
+enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, struct weir_io **out)
+{
+    return weir_io_open(out, &(struct weir_io_options){
+                                 .engine = run->options.io_engine,
+                                 .depth = run->options.nvme_path ? IO_DEPTH : 1,
+                                 .request_count = IO_REQUESTS,
+                                 .require_direct = run->options.require_direct,
+                                 .log = log,
+                             });
 }
 
 enum weir_status weir_run_alive(weir_run *run)

@@ -33,8 +33,8 @@ struct weir_owed {
 
 struct weir_run {
     struct weir_log log;
-    char *nvme_path;
-    struct weir_options options; /* device name and nvme_path point to copies */
+    char *nvme_path, *io_engine;
+    struct weir_options options; /* names and paths point to copies */
     struct weir_numa numa;
     struct weir_device *device;
     const struct weir_device_table *table;
@@ -88,6 +88,9 @@ enum weir_status weir_run_alive(weir_run *run);
 /* Laid out and between steps, for calls that reach into the homes. */
 enum weir_status weir_run_idle(weir_run *run, const char *call);
 enum weir_status weir_run_block(const weir_run *run, uint32_t id, const char *call);
+
+/* The I/O of this run's options. */
+enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, struct weir_io **out);
 
 struct weir_key *weir_run_key(const weir_run *run, const char *name);
 void weir_key_free(struct weir_key *key);

@@ -184,6 +184,11 @@ static void report_fill(weir_run *run, const struct weir_replay_stats *stats,
     report->step_ns = weir_now_ns() - run->step_begin_ns;
     report->device_peak_bytes = weir_pool_peak_bytes(run->device_pool);
     report->host_peak_bytes = weir_pool_peak_bytes(run->host_pool);
+    if (run->extent.byte_count > 0) {
+        report->io_engine = weir_io_engine_name(run->io);
+        report->io_direct = run->extent.direct;
+        report->io_registered = weir_io_memory_registered(run->io);
+    }
 }
 
 static enum weir_status real_end(weir_run *run, const struct weir_update *update,

@@ -49,6 +49,8 @@ static const struct flag flags[] = {
      "BYTES    hard budget of host memory (default: no bound)"},
     {"--nvme", KIND_TEXT, FIELD(nvme), 0,
      "DIR      directory for what fits neither (default: none)"},
+    {"--io-engine", KIND_TEXT, FIELD(io_engine), 0,
+     "E        of --nvme, uring or threads (default: uring where the kernel allows it)"},
     {"--seq-len", KIND_COUNT32, FIELD(seq_len), 1, "N        tokens a sequence (default 256)"},
     {"--micro-batch", KIND_COUNT32, FIELD(micro_batch), 1,
      "N        sequences computed at once (default 1)"},

@@ -176,8 +176,12 @@ void journal_summary(const struct journal_summary *s)
         printf(", eval loss %.4f", s->eval_loss);
     printf(
         "\npeak: device %.1f MiB, host %.1f MiB, nvme %.1f MiB, resident set %.1f MiB; NVMe read "
-        "%.1f MiB, written %.1f MiB\n",
+        "%.1f MiB, written %.1f MiB",
         mib(s->device_peak_bytes), mib(s->host_peak_bytes), mib(s->nvme_bytes),
         mib(journal_peak_rss_bytes()), mib(s->read_bytes), mib(s->written_bytes));
+    if (s->io_engine)
+        printf(" (%s, %s, %s)", s->io_engine, s->io_direct ? "direct" : "buffered",
+               s->io_registered ? "registered" : "not registered");
+    printf("\n");
     fflush(stdout);
 }

@@ -32,6 +32,8 @@ struct journal_summary {
     double eval_loss, seconds, tokens, flops, peak_flops_per_s;
     struct weir_prediction prediction;
     uint64_t device_peak_bytes, host_peak_bytes, nvme_bytes, read_bytes, written_bytes;
+    const char *io_engine; /* NULL: nothing lies on NVMe */
+    bool io_direct, io_registered;
 };
 void journal_summary(const struct journal_summary *summary);
 /* What lives where, and bytes a step. */

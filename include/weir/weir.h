@@ -48,6 +48,7 @@ struct weir_options {
     uint64_t device_bytes;      /* hard budget; UINT64_MAX: none */
     uint64_t host_bytes;        /* hard budget; UINT64_MAX: none */
     const char *nvme_path;      /* directory of the extent; NULL: no NVMe tier */
+    const char *io_engine;      /* "uring", "threads"; NULL: the best that works */
     enum weir_dtype dtype;      /* of weights; BF16: 10 bytes of state a parameter, FP32: 8 */
     enum weir_dtype grad_dtype; /* in which gradients wait for their update */
     int thread_count;           /* 0: one a core */
@@ -115,6 +116,9 @@ struct weir_report {
     uint64_t stall_ns; /* the compute stream waited for bytes */
     uint64_t step_ns;
     uint64_t device_peak_bytes, host_peak_bytes; /* since open, against the budgets */
+    const char *io_engine; /* that moves NVMe bytes; NULL: there are none. The run's */
+    bool io_direct;        /* past the page cache */
+    bool io_registered;    /* the kernel keeps the slab's pages between transfers */
 };
 
 enum weir_status weir_open(weir_run **out, const struct weir_options *options) WEIR_MUST_CHECK;
