@@ -6,9 +6,10 @@
  * to be, so that wake ends that sleep. The ring holds depth pieces and this read, and twice as many
  * completions, so neither side overflows.
  *
- * No setup flags: IORING_SETUP_SINGLE_ISSUER binds a ring to one thread, but the one that fills the
- * extent and the driver take turns; IORING_SETUP_COOP_TASKRUN would leave a completion that belongs
- * to the former until it happens to enter the kernel.
+ * No setup flags. IORING_SETUP_SINGLE_ISSUER binds a ring to one thread, but the one that fills the
+ * extent and the driver take turns; IORING_SETUP_COOP_TASKRUN would leave a wake that the former
+ * armed until it happens to enter the kernel; neither, nor DEFER_TASKRUN, moved more bytes or took
+ * less CPU at 64 KiB and 1 MiB.
  */
 #include "core/clock.h"
 #include "core/memory.h"

@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
 """
 import contextlib
@@ -316,7 +316,26 @@ def disk():
     check(digests(newest(f"{work}/logged")) == digests(newest(f"{work}/whole")), "to the bits of the run never cut")
 
 
-tests = {"disk": disk, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+def io():
+    """Each I/O engine moves the same bytes; the summary says which one did, or the log why it could not."""
+    data = text_data(60000)
+    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 32, "--batch", 2, "--steps", 4, "--eval-batches", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
+    fails("\"steam\": not built; choose one of:", *common, "--io-engine", "steam")
+    best = run(*common, "--out", f"{work}/best")
+    plain = run(*common, "--out", f"{work}/threads", "--io-engine", "threads")
+    memory = run(*common[:-6], "--out", f"{work}/memory")
+    used = re.search(r"MiB \((\w+), (direct|buffered), (registered|not registered)\)\n", best)
+    check(used is not None, f"the summary names the engine: {used and used[0].strip()}")
+    built = "uring" in start(*common, "--io-engine", "steam").communicate()[0]
+    refused = "io engine \"uring\"" in best
+    check(used[1] == ("uring" if built and not refused else "threads"), f"{used[1]}, and if uring was refused the cause is logged")
+    check("(threads, " in plain, "threads when they are asked for")
+    check("direct" not in memory and "threads" not in memory, "no engine is named when nothing lies on NVMe")
+    whole = digests(newest(f"{work}/memory"))
+    check(digests(newest(f"{work}/best")) == whole and digests(newest(f"{work}/threads")) == whole, "the same bits through each engine and in memory")
+
+
+tests = {"disk": disk, "io": io, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

@@ -309,6 +309,129 @@ static void after_open_nothing_is_allocated(void **state)
     free(bytes);
 }
 
+static void ten_thousand_requests_pass_through_depth_4(void **state)
+{
+    /* 64 outstanding at a time, many more than the engine has entries, of 1 byte to 3 pieces, in
+     * registered memory and elsewhere: each comes back once, and what was written is read. */
+    struct weir_io *io;
+    assert_ok(weir_io_open(&io, &(struct weir_io_options){
+                                    .engine = ((const struct weir_io_engine_table *)*state)->name,
+                                    .depth = 4,
+                                    .request_count = 64,
+                                    .piece_bytes = BLOCK}));
+    enum { ROOM = 3 * BLOCK };
+    int fd = file_make(0);
+    uint32_t file;
+    assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
+    unsigned char *bytes = memory_make(64 * ROOM, 0), *back = memory_make(64 * ROOM, 0);
+    assert_ok(weir_io_memory_add(io, bytes, 40 * ROOM));
+    struct test_random random = {9};
+    for (int round = 0; round < 79; round++) {
+        pattern_fill(bytes, 64 * ROOM, test_random_next(&random));
+        struct weir_io_request requests[64];
+        for (uint64_t i = 0; i < 64; i++)
+            requests[i] = (struct weir_io_request){i,
+                                                   WEIR_IO_WRITE,
+                                                   file,
+                                                   i * ROOM + test_random_below(&random, 100),
+                                                   bytes + i * ROOM,
+                                                   1 + test_random_below(&random, ROOM - 100)};
+        assert_ok(weir_io_submit(io, requests, 64));
+        front_reap_ok(io, 64);
+        for (uint64_t i = 0; i < 64; i++) {
+            requests[i].kind = WEIR_IO_READ;
+            requests[i].bytes = back + i * ROOM;
+        }
+        assert_ok(weir_io_submit(io, requests, 64));
+        front_reap_ok(io, 64);
+        for (uint64_t i = 0; i < 64; i++)
+            assert_memory_equal(bytes + i * ROOM, back + i * ROOM, requests[i].byte_count);
+    }
+    weir_io_close(io);
+    close(fd);
+    free(bytes);
+    free(back);
+}
+
+static void failed_requests_leave_the_engine_working(void **state)
+{
+    /* Writes to a file opened for reading fail one by one, the reads between them are whole. */
+    struct weir_io *io = front_open(*state, 4);
+    int fd = file_make(0);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int closed_fd = open(path, O_RDONLY);
+    assert_true(closed_fd >= 0);
+    unsigned char *bytes = memory_make(MIB, 0), *back = memory_make(MIB, 0);
+    pattern_fill(bytes, MIB, 8);
+    assert_int_equal(MIB, pwrite(fd, bytes, MIB, 0));
+    uint32_t file;
+    assert_ok(weir_io_file_open(io, "sealed", closed_fd, false, 0, &file));
+    for (uint64_t round = 0; round < 100; round++) {
+        memset(back, 0, MIB);
+        struct weir_io_request requests[2] = {{0, WEIR_IO_WRITE, file, 0, bytes + 1, 300000},
+                                              {1, WEIR_IO_READ, file, round, back, 700000}};
+        assert_ok(weir_io_submit(io, requests, 2));
+        for (size_t got = 0, count; got < 2; got += count) {
+            struct weir_io_result result;
+            assert_ok(weir_io_reap(io, &result, 1, WEIR_IO_FOREVER, &count));
+            if (count == 1)
+                assert_int_equal(result.id == 0 ? WEIR_ERR_IO : WEIR_OK, result.status);
+            if (count == 1 && result.id == 0)
+                assert_true(test_contains(result.error.text, "\"sealed\""));
+        }
+        assert_memory_equal(bytes + round, back, 700000);
+    }
+    weir_io_close(io);
+    close(closed_fd);
+    close(fd);
+    free(bytes);
+    free(back);
+}
+
+static void memory_across_two_registered_pieces_is_moved_too(void **state)
+{
+    /* Neighbouring memory added apart: requests inside either, across both, and half outside. */
+    struct weir_io *io = front_open(*state, 4);
+    int fd = file_make(O_DIRECT);
+    uint32_t file;
+    assert_ok(weir_io_file_open(io, "f", fd, true, BLOCK, &file));
+    unsigned char *memory = memory_make(4 * MIB, 0), *bytes = memory_make(MIB, 0);
+    assert_false(weir_io_memory_registered(io));
+    assert_ok(weir_io_memory_add(io, memory, MIB));
+    assert_ok(weir_io_memory_add(io, memory + MIB, MIB));
+    const uint64_t starts[] = {0, MIB, MIB / 2, MIB + MIB / 2, 3 * MIB, BLOCK, 2 * MIB - BLOCK};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        pattern_fill(bytes, MIB, 20 + i);
+        memcpy(memory + starts[i], bytes, MIB);
+        move_ok(io, WEIR_IO_WRITE, file, i * MIB, memory + starts[i], MIB);
+        memset(memory + starts[i], 0, MIB);
+        move_ok(io, WEIR_IO_READ, file, i * MIB, memory + starts[i], MIB);
+        assert_memory_equal(bytes, memory + starts[i], MIB);
+    }
+    weir_io_close(io);
+    close(fd);
+    free(memory);
+    free(bytes);
+}
+
+static void a_descriptor_that_was_reused_names_the_new_file(void **state)
+{
+    /* The number of a closed file comes back for another one: its bytes are the other's. */
+    struct weir_io *io = front_open(*state, 2);
+    unsigned char back[3] = {0};
+    for (unsigned char i = 1; i < 4; i++) {
+        int fd = file_make(0);
+        uint32_t file;
+        assert_int_equal(1, pwrite(fd, &i, 1, 0));
+        assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
+        move_ok(io, WEIR_IO_READ, file, 0, &back[i - 1], 1);
+        assert_int_equal(i, back[i - 1]);
+        close(fd);
+    }
+    weir_io_close(io);
+}
+
 static void *front_wake(void *io)
 {
     weir_io_wake(io);
@@ -365,6 +488,35 @@ static void reads_go_before_writes_and_do_not_starve_them(void **state)
     free(bytes);
 }
 
+static unsigned warning_count;
+
+static void warnings_count(void *context, enum weir_log_level level, const char *line)
+{
+    (void)context;
+    warning_count += level == WEIR_LOG_WARNING && test_contains(line, "refuses memory");
+}
+
+static void memory_that_is_refused_is_logged_once_and_works(void **state)
+{
+    /* DESIGN 6b: the engine's refusal is one warning, and no error of the front. */
+    (void)state;
+    struct weir_log log = {.fn = warnings_count, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct weir_io *io;
+    char bytes[64];
+    for (int refused = 0; refused < 2; refused++) {
+        test_engine_script = (struct test_engine_script){.refuse_memory = refused};
+        warning_count = 0;
+        assert_ok(weir_io_open(
+            &io, &(struct weir_io_options){
+                     .engine_table = &test_engine, .depth = 1, .request_count = 1, .log = &log}));
+        assert_ok(weir_io_memory_add(io, bytes, 32));
+        assert_ok(weir_io_memory_add(io, bytes + 32, 32));
+        assert_int_equal(refused, warning_count);
+        assert_int_equal(!refused, weir_io_memory_registered(io));
+        weir_io_close(io);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest per_engine[] = {
@@ -374,9 +526,14 @@ int main(void)
         TEST_PER_ENGINE(a_wrong_submit_takes_nothing),
         TEST_PER_ENGINE(what_cannot_be_opened_is_refused_by_name),
         TEST_PER_ENGINE(after_open_nothing_is_allocated),
+        TEST_PER_ENGINE(ten_thousand_requests_pass_through_depth_4),
+        TEST_PER_ENGINE(failed_requests_leave_the_engine_working),
+        TEST_PER_ENGINE(memory_across_two_registered_pieces_is_moved_too),
+        TEST_PER_ENGINE(a_descriptor_that_was_reused_names_the_new_file),
         TEST_PER_ENGINE(reap_ends_by_time_or_wake_without_a_request),
     };
     const struct CMUnitTest once[] = {
+        cmocka_unit_test(memory_that_is_refused_is_logged_once_and_works),
         cmocka_unit_test(reads_go_before_writes_and_do_not_starve_them),
     };
     return cmocka_run_group_tests(once, group_setup, group_teardown) +
