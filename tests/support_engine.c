@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -212,4 +213,52 @@ int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunc
         failures += _cmocka_run_group_tests(table->name, bound, count, setup, teardown);
     }
     return failures + (engines == 0);
+}
+
+unsigned char *test_memory_make(size_t bytes, unsigned char value)
+{
+    unsigned char *memory =
+        aligned_alloc(BLOCK_BYTES, (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES);
+    assert_non_null(memory);
+    memset(memory, value, bytes);
+    return memory;
+}
+
+void test_pattern_fill(unsigned char *bytes, size_t count, uint64_t seed)
+{
+    struct test_random random = {seed};
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)test_random_next(&random);
+}
+
+struct weir_io *test_front_open(const struct weir_io_engine_table *table, uint32_t depth)
+{
+    struct weir_io *io;
+    assert_ok(weir_io_open(&io, &(struct weir_io_options){.engine = table->name,
+                                                          .depth = depth,
+                                                          .request_count = 8,
+                                                          .piece_bytes = TEST_FRONT_PIECE}));
+    return io;
+}
+
+void test_front_reap(struct weir_io *io, size_t want)
+{
+    while (want > 0) {
+        struct weir_io_result results[8];
+        size_t count;
+        assert_ok(weir_io_reap(io, results, 8, WEIR_IO_FOREVER, &count));
+        assert_true(count <= want);
+        for (size_t i = 0; i < count; i++)
+            if (results[i].status != WEIR_OK)
+                fail_msg("%s", results[i].error.text);
+        want -= count;
+    }
+}
+
+void test_front_move(struct weir_io *io, enum weir_io_kind kind, uint32_t file, uint64_t offset,
+                     void *bytes, uint64_t count)
+{
+    assert_ok(
+        weir_io_submit(io, &(struct weir_io_request){7, kind, file, offset, bytes, count}, 1));
+    test_front_reap(io, 1);
 }

@@ -1,5 +1,6 @@
 /*
- * An I/O engine for tests. It has no threads: pieces are moved when they are reaped, and their
+ * An I/O engine for tests, the engines that run here, and a front over one. The test engine has no
+ * threads: pieces are moved when they are reaped, and their
  * completions are bent as the script says. One at a time is open.
  */
 #ifndef WEIR_TESTS_SUPPORT_ENGINE_H
@@ -8,7 +9,8 @@
 #include "io/engine.h"
 #include "tests/support.h"
 
-#define TEST_ENGINE_LOG 4096
+#define TEST_ENGINE_LOG  4096
+#define TEST_FRONT_PIECE (64u * 1024)
 
 struct test_engine_script {
     struct test_random random;
@@ -45,5 +47,17 @@ const char *test_engine_draw(uint64_t number);
     }
 int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
                      CMFixtureFunction teardown);
+
+/* Memory aligned to 4096 bytes; bytes drawn from a seed. */
+unsigned char *test_memory_make(size_t bytes, unsigned char value);
+void test_pattern_fill(unsigned char *bytes, size_t count, uint64_t seed);
+
+/* A front over the engine: 8 requests, pieces of TEST_FRONT_PIECE. */
+struct weir_io *test_front_open(const struct weir_io_engine_table *table, uint32_t depth);
+/* Reap until `want` requests are complete, all of them WEIR_OK. */
+void test_front_reap(struct weir_io *io, size_t want);
+/* One request, submitted and complete. */
+void test_front_move(struct weir_io *io, enum weir_io_kind kind, uint32_t file, uint64_t offset,
+                     void *bytes, uint64_t count);
 
 #endif

@@ -39,69 +39,22 @@ static int file_make(int flags)
     return fd;
 }
 
-static unsigned char *memory_make(size_t bytes, unsigned char value)
-{
-    unsigned char *memory = aligned_alloc(BLOCK, (bytes + BLOCK - 1) / BLOCK * BLOCK);
-    assert_non_null(memory);
-    memset(memory, value, bytes);
-    return memory;
-}
-
-static void pattern_fill(unsigned char *bytes, size_t count, uint64_t seed)
-{
-    struct test_random random = {seed};
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)test_random_next(&random);
-}
-
-static struct weir_io *front_open(const struct weir_io_engine_table *table, uint32_t depth)
-{
-    struct weir_io *io;
-    assert_ok(weir_io_open(&io, &(struct weir_io_options){.engine = table->name,
-                                                          .depth = depth,
-                                                          .request_count = 8,
-                                                          .piece_bytes = 64 * 1024}));
-    return io;
-}
-
-static void front_reap_ok(struct weir_io *io, size_t want)
-{
-    while (want > 0) {
-        struct weir_io_result results[8];
-        size_t count;
-        assert_ok(weir_io_reap(io, results, 8, WEIR_IO_FOREVER, &count));
-        assert_true(count <= want);
-        for (size_t i = 0; i < count; i++)
-            if (results[i].status != WEIR_OK)
-                fail_msg("%s", results[i].error.text);
-        want -= count;
-    }
-}
-
-static void move_ok(struct weir_io *io, enum weir_io_kind kind, uint32_t file, uint64_t offset,
-                    void *bytes, uint64_t count)
-{
-    assert_ok(
-        weir_io_submit(io, &(struct weir_io_request){7, kind, file, offset, bytes, count}, 1));
-    front_reap_ok(io, 1);
-}
-
 static void large_requests_come_back_as_they_were_written(void **state)
 {
     /* Three requests of many more pieces than depth, direct and buffered, under their own ids. */
     for (int direct = 0; direct < 2; direct++) {
-        struct weir_io *io = front_open(*state, 3);
+        struct weir_io *io = test_front_open(*state, 3);
         int fd = file_make(direct ? O_DIRECT : 0);
         uint32_t file;
         assert_ok(weir_io_file_open(io, "f", fd, direct, 0, &file));
-        unsigned char *bytes = memory_make(3 * MIB, 0), *back = memory_make(3 * MIB, 0);
-        pattern_fill(bytes, 3 * MIB, 5);
+        unsigned char *bytes = test_memory_make(3 * MIB, 0), *back = test_memory_make(3 * MIB, 0);
+        test_pattern_fill(bytes, 3 * MIB, 5);
         struct weir_io_request requests[3];
         for (uint64_t i = 0; i < 3; i++)
             requests[i] =
                 (struct weir_io_request){i, WEIR_IO_WRITE, file, i * MIB, bytes + i * MIB, MIB};
         assert_ok(weir_io_submit(io, requests, 3));
-        front_reap_ok(io, 3);
+        test_front_reap(io, 3);
         for (uint64_t i = 0; i < 3; i++) {
             requests[i].kind = WEIR_IO_READ;
             requests[i].bytes = back + i * MIB;
@@ -136,14 +89,14 @@ static void a_misaligned_direct_write_changes_only_its_own_bytes(void **state)
 {
     /* Parts of blocks at both ends, over old bytes and past the file's end: neighbours stay, and
      * the file is as long as its last byte says. */
-    struct weir_io *io = front_open(*state, 4);
+    struct weir_io *io = test_front_open(*state, 4);
     int fd = file_make(O_DIRECT);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, true, BLOCK, &file));
     assert_int_equal(BLOCK, weir_io_file_align_bytes(io, file));
     size_t most = 80 * BLOCK;
-    unsigned char *model = memory_make(most, 0), *memory = memory_make(most, 0);
-    pattern_fill(memory, most, 6);
+    unsigned char *model = test_memory_make(most, 0), *memory = test_memory_make(most, 0);
+    test_pattern_fill(memory, most, 6);
     const struct {
         uint64_t offset, count, skew;
     } writes[] = {{0, 100, 0},     {50, 1, 3},     {8000, 300, 1},
@@ -152,15 +105,15 @@ static void a_misaligned_direct_write_changes_only_its_own_bytes(void **state)
     uint64_t size = 0;
     for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
         unsigned char *bytes = memory + writes[i].skew + i;
-        move_ok(io, WEIR_IO_WRITE, file, writes[i].offset, bytes, writes[i].count);
+        test_front_move(io, WEIR_IO_WRITE, file, writes[i].offset, bytes, writes[i].count);
         memcpy(model + writes[i].offset, bytes, writes[i].count);
         uint64_t end = writes[i].offset + writes[i].count;
         size = end > size ? end : size;
         struct stat stat;
         assert_int_equal(0, fstat(fd, &stat));
         assert_int_equal(size, stat.st_size);
-        unsigned char *back = memory_make(size + 1, 0xCC);
-        move_ok(io, WEIR_IO_READ, file, 0, back + 1, size);
+        unsigned char *back = test_memory_make(size + 1, 0xCC);
+        test_front_move(io, WEIR_IO_READ, file, 0, back + 1, size);
         assert_memory_equal(model, back + 1, size);
         assert_int_equal(0xCC, back[0]);
         free(back);
@@ -179,7 +132,7 @@ static void a_read_past_the_end_fails_alone_and_names_the_file(void **state)
     /* The file ends inside the request: CORRUPT with name and byte, once; the next request works.
      */
     for (int direct = 0; direct < 2; direct++) {
-        struct weir_io *io = front_open(*state, 4);
+        struct weir_io *io = test_front_open(*state, 4);
         int fd = file_make(0), again = -1;
         assert_int_equal(0, ftruncate(fd, 150000));
         char path[64];
@@ -188,7 +141,7 @@ static void a_read_past_the_end_fails_alone_and_names_the_file(void **state)
         assert_true(again >= 0);
         uint32_t file;
         assert_ok(weir_io_file_open(io, "cut.bin", again, direct, direct ? BLOCK : 0, &file));
-        unsigned char *bytes = memory_make(4 * 65536, 0);
+        unsigned char *bytes = test_memory_make(4 * 65536, 0);
         struct weir_io_request requests[2] = {{1, WEIR_IO_READ, file, 0, bytes, 4 * 65536},
                                               {2, WEIR_IO_READ, file, 0, bytes, 0}};
         requests[1].bytes = bytes + 65536;
@@ -209,7 +162,7 @@ static void a_read_past_the_end_fails_alone_and_names_the_file(void **state)
                 assert_true(test_contains(result.error.text, "\"cut.bin\": ends at byte 1"));
             }
         }
-        move_ok(io, WEIR_IO_READ, file, 1, bytes, 149999);
+        test_front_move(io, WEIR_IO_READ, file, 1, bytes, 149999);
         weir_io_close(io);
         close(again);
         close(fd);
@@ -221,7 +174,7 @@ static void a_wrong_submit_takes_nothing(void **state)
 {
     /* Too many, an unknown file, no memory or an overflow: refused as a whole, the front goes on.
      */
-    struct weir_io *io = front_open(*state, 2);
+    struct weir_io *io = test_front_open(*state, 2);
     int fd = file_make(0);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
@@ -244,7 +197,7 @@ static void a_wrong_submit_takes_nothing(void **state)
     struct stat stat;
     assert_int_equal(0, fstat(fd, &stat));
     assert_int_equal(0, stat.st_size);
-    move_ok(io, WEIR_IO_WRITE, file, 0, byte, 8);
+    test_front_move(io, WEIR_IO_WRITE, file, 0, byte, 8);
     weir_io_close(io);
     close(fd);
 }
@@ -286,16 +239,16 @@ static void what_cannot_be_opened_is_refused_by_name(void **state)
 static void after_open_nothing_is_allocated(void **state)
 {
     /* DESIGN 7e: transfers, bounces and failures leave the heap as it was. */
-    struct weir_io *io = front_open(*state, 4);
+    struct weir_io *io = test_front_open(*state, 4);
     int fd = file_make(O_DIRECT);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, true, 0, &file));
-    unsigned char *bytes = memory_make(MIB, 1);
+    unsigned char *bytes = test_memory_make(MIB, 1);
     weir_alloc_fail_at(0);
     uint64_t held = weir_alloc_bytes();
-    move_ok(io, WEIR_IO_WRITE, file, 0, bytes, MIB);
-    move_ok(io, WEIR_IO_WRITE, file, 77, bytes + 5, 100000);
-    move_ok(io, WEIR_IO_READ, file, 3, bytes + 1, 300000);
+    test_front_move(io, WEIR_IO_WRITE, file, 0, bytes, MIB);
+    test_front_move(io, WEIR_IO_WRITE, file, 77, bytes + 5, 100000);
+    test_front_move(io, WEIR_IO_READ, file, 3, bytes + 1, 300000);
     assert_ok(weir_io_submit(
         io, &(struct weir_io_request){1, WEIR_IO_READ, file, 2 * MIB, bytes, BLOCK}, 1));
     struct weir_io_result result = {0};
@@ -323,11 +276,11 @@ static void ten_thousand_requests_pass_through_depth_4(void **state)
     int fd = file_make(0);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
-    unsigned char *bytes = memory_make(64 * ROOM, 0), *back = memory_make(64 * ROOM, 0);
+    unsigned char *bytes = test_memory_make(64 * ROOM, 0), *back = test_memory_make(64 * ROOM, 0);
     assert_ok(weir_io_memory_add(io, bytes, 40 * ROOM));
     struct test_random random = {9};
     for (int round = 0; round < 79; round++) {
-        pattern_fill(bytes, 64 * ROOM, test_random_next(&random));
+        test_pattern_fill(bytes, 64 * ROOM, test_random_next(&random));
         struct weir_io_request requests[64];
         for (uint64_t i = 0; i < 64; i++)
             requests[i] = (struct weir_io_request){i,
@@ -337,13 +290,13 @@ static void ten_thousand_requests_pass_through_depth_4(void **state)
                                                    bytes + i * ROOM,
                                                    1 + test_random_below(&random, ROOM - 100)};
         assert_ok(weir_io_submit(io, requests, 64));
-        front_reap_ok(io, 64);
+        test_front_reap(io, 64);
         for (uint64_t i = 0; i < 64; i++) {
             requests[i].kind = WEIR_IO_READ;
             requests[i].bytes = back + i * ROOM;
         }
         assert_ok(weir_io_submit(io, requests, 64));
-        front_reap_ok(io, 64);
+        test_front_reap(io, 64);
         for (uint64_t i = 0; i < 64; i++)
             assert_memory_equal(bytes + i * ROOM, back + i * ROOM, requests[i].byte_count);
     }
@@ -356,14 +309,14 @@ static void ten_thousand_requests_pass_through_depth_4(void **state)
 static void failed_requests_leave_the_engine_working(void **state)
 {
     /* Writes to a file opened for reading fail one by one, the reads between them are whole. */
-    struct weir_io *io = front_open(*state, 4);
+    struct weir_io *io = test_front_open(*state, 4);
     int fd = file_make(0);
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int closed_fd = open(path, O_RDONLY);
     assert_true(closed_fd >= 0);
-    unsigned char *bytes = memory_make(MIB, 0), *back = memory_make(MIB, 0);
-    pattern_fill(bytes, MIB, 8);
+    unsigned char *bytes = test_memory_make(MIB, 0), *back = test_memory_make(MIB, 0);
+    test_pattern_fill(bytes, MIB, 8);
     assert_int_equal(MIB, pwrite(fd, bytes, MIB, 0));
     uint32_t file;
     assert_ok(weir_io_file_open(io, "sealed", closed_fd, false, 0, &file));
@@ -389,49 +342,6 @@ static void failed_requests_leave_the_engine_working(void **state)
     free(back);
 }
 
-static void memory_across_two_registered_pieces_is_moved_too(void **state)
-{
-    /* Neighbouring memory added apart: requests inside either, across both, and half outside. */
-    struct weir_io *io = front_open(*state, 4);
-    int fd = file_make(O_DIRECT);
-    uint32_t file;
-    assert_ok(weir_io_file_open(io, "f", fd, true, BLOCK, &file));
-    unsigned char *memory = memory_make(4 * MIB, 0), *bytes = memory_make(MIB, 0);
-    assert_false(weir_io_memory_registered(io));
-    assert_ok(weir_io_memory_add(io, memory, MIB));
-    assert_ok(weir_io_memory_add(io, memory + MIB, MIB));
-    const uint64_t starts[] = {0, MIB, MIB / 2, MIB + MIB / 2, 3 * MIB, BLOCK, 2 * MIB - BLOCK};
-    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
-        pattern_fill(bytes, MIB, 20 + i);
-        memcpy(memory + starts[i], bytes, MIB);
-        move_ok(io, WEIR_IO_WRITE, file, i * MIB, memory + starts[i], MIB);
-        memset(memory + starts[i], 0, MIB);
-        move_ok(io, WEIR_IO_READ, file, i * MIB, memory + starts[i], MIB);
-        assert_memory_equal(bytes, memory + starts[i], MIB);
-    }
-    weir_io_close(io);
-    close(fd);
-    free(memory);
-    free(bytes);
-}
-
-static void a_descriptor_that_was_reused_names_the_new_file(void **state)
-{
-    /* The number of a closed file comes back for another one: its bytes are the other's. */
-    struct weir_io *io = front_open(*state, 2);
-    unsigned char back[3] = {0};
-    for (unsigned char i = 1; i < 4; i++) {
-        int fd = file_make(0);
-        uint32_t file;
-        assert_int_equal(1, pwrite(fd, &i, 1, 0));
-        assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
-        move_ok(io, WEIR_IO_READ, file, 0, &back[i - 1], 1);
-        assert_int_equal(i, back[i - 1]);
-        close(fd);
-    }
-    weir_io_close(io);
-}
-
 static void *front_wake(void *io)
 {
     weir_io_wake(io);
@@ -441,7 +351,7 @@ static void *front_wake(void *io)
 static void reap_ends_by_time_or_wake_without_a_request(void **state)
 {
     /* The driver's one sleeping place: a timeout and another thread's wake both end it, empty. */
-    struct weir_io *io = front_open(*state, 2);
+    struct weir_io *io = test_front_open(*state, 2);
     struct weir_io_result result;
     size_t count = 9;
     assert_ok(weir_io_reap(io, &result, 1, 0, &count));
@@ -470,12 +380,12 @@ static void reads_go_before_writes_and_do_not_starve_them(void **state)
     assert_int_equal(0, ftruncate(fd, 80 * BLOCK));
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
-    unsigned char *bytes = memory_make(80 * BLOCK, 1);
+    unsigned char *bytes = test_memory_make(80 * BLOCK, 1);
     struct weir_io_request requests[2] = {
         {1, WEIR_IO_WRITE, file, 0, bytes, 40 * BLOCK},
         {2, WEIR_IO_READ, file, 40 * BLOCK, bytes + 40 * BLOCK, 40 * BLOCK}};
     assert_ok(weir_io_submit(io, requests, 2));
-    front_reap_ok(io, 2);
+    test_front_reap(io, 2);
     assert_int_equal(80, test_engine_script.queued_count);
     assert_int_equal(WEIR_IO_READ, test_engine_script.kinds[0]);
     for (int first = 0, reads = 0; first < 45; first += 5, reads = 0) {
@@ -486,35 +396,6 @@ static void reads_go_before_writes_and_do_not_starve_them(void **state)
     weir_io_close(io);
     close(fd);
     free(bytes);
-}
-
-static unsigned warning_count;
-
-static void warnings_count(void *context, enum weir_log_level level, const char *line)
-{
-    (void)context;
-    warning_count += level == WEIR_LOG_WARNING && test_contains(line, "refuses memory");
-}
-
-static void memory_that_is_refused_is_logged_once_and_works(void **state)
-{
-    /* DESIGN 6b: the engine's refusal is one warning, and no error of the front. */
-    (void)state;
-    struct weir_log log = {.fn = warnings_count, .lock = PTHREAD_MUTEX_INITIALIZER};
-    struct weir_io *io;
-    char bytes[64];
-    for (int refused = 0; refused < 2; refused++) {
-        test_engine_script = (struct test_engine_script){.refuse_memory = refused};
-        warning_count = 0;
-        assert_ok(weir_io_open(
-            &io, &(struct weir_io_options){
-                     .engine_table = &test_engine, .depth = 1, .request_count = 1, .log = &log}));
-        assert_ok(weir_io_memory_add(io, bytes, 32));
-        assert_ok(weir_io_memory_add(io, bytes + 32, 32));
-        assert_int_equal(refused, warning_count);
-        assert_int_equal(!refused, weir_io_memory_registered(io));
-        weir_io_close(io);
-    }
 }
 
 int main(void)
@@ -528,12 +409,9 @@ int main(void)
         TEST_PER_ENGINE(after_open_nothing_is_allocated),
         TEST_PER_ENGINE(ten_thousand_requests_pass_through_depth_4),
         TEST_PER_ENGINE(failed_requests_leave_the_engine_working),
-        TEST_PER_ENGINE(memory_across_two_registered_pieces_is_moved_too),
-        TEST_PER_ENGINE(a_descriptor_that_was_reused_names_the_new_file),
         TEST_PER_ENGINE(reap_ends_by_time_or_wake_without_a_request),
     };
     const struct CMUnitTest once[] = {
-        cmocka_unit_test(memory_that_is_refused_is_logged_once_and_works),
         cmocka_unit_test(reads_go_before_writes_and_do_not_starve_them),
     };
     return cmocka_run_group_tests(once, group_setup, group_teardown) +

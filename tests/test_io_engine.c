@@ -38,21 +38,6 @@ static int file_make(int flags)
     return fd;
 }
 
-static unsigned char *memory_make(size_t bytes, unsigned char value)
-{
-    unsigned char *memory = aligned_alloc(BLOCK, (bytes + BLOCK - 1) / BLOCK * BLOCK);
-    assert_non_null(memory);
-    memset(memory, value, bytes);
-    return memory;
-}
-
-static void pattern_fill(unsigned char *bytes, size_t count, uint64_t seed)
-{
-    struct test_random random = {seed};
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)test_random_next(&random);
-}
-
 static void engine_drain(const struct weir_io_engine_table *table, struct weir_io_engine *engine,
                          struct weir_io_completion *out, size_t want)
 {
@@ -130,7 +115,7 @@ static void pieces_in_flight_come_back_through_a_small_capacity(void **state)
     assert_ok(table->open(&engine, 7, NULL));
     int fd = file_make(0);
     unsigned char bytes[300], back[300] = {0}, seen[300] = {0};
-    pattern_fill(bytes, sizeof bytes, 3);
+    test_pattern_fill(bytes, sizeof bytes, 3);
     assert_int_equal(300, pwrite(fd, bytes, sizeof bytes, 0));
     size_t queued = 0, reaped = 0, count;
     while (reaped < 300) {
@@ -243,8 +228,8 @@ static void close_waits_for_what_is_in_flight(void **state)
     struct weir_io_engine *engine;
     assert_ok(table->open(&engine, 32, NULL));
     int fd = file_make(0);
-    unsigned char *bytes = memory_make(32 * 65536, 0), *back = memory_make(32 * 65536, 0);
-    pattern_fill(bytes, 32 * 65536, 4);
+    unsigned char *bytes = test_memory_make(32 * 65536, 0), *back = test_memory_make(32 * 65536, 0);
+    test_pattern_fill(bytes, 32 * 65536, 4);
     for (uint64_t i = 0; i < 32; i++)
         assert_true(table->queue(engine, &(struct weir_io_piece){i, WEIR_IO_WRITE, fd, i * 65536,
                                                                  bytes + i * 65536, 65536}));
