@@ -1,7 +1,7 @@
 /*
  * An I/O engine for tests, the engines that run here, and a front over one. The test engine has no
- * threads: pieces are moved when they are reaped, and their
- * completions are bent as the script says. One at a time is open.
+ * threads: pieces are moved when they are reaped, and their completions are bent as the script
+ * says. One at a time is open.
  */
 #ifndef WEIR_TESTS_SUPPORT_ENGINE_H
 #define WEIR_TESTS_SUPPORT_ENGINE_H
