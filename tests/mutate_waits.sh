@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves that the tests can see a missing wait: each call in the source of replay that orders
 # streams or threads through an event (wait, record, query, sync) is replaced by success in turn, and
-# the same-bits property must fail under ThreadSanitizer (a race, other bits, an error, or no end).
+# the same-bits property must fail under ThreadSanitizer (a race, other bits, an error, or no end). One
+# more mutant lets a stream start before the transfer that it waits for is complete.
 # Needs build/tsan.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +24,12 @@ for path in ("offload/driver.c", "offload/replay.c", "offload/replay_events.c"):
         open(name + ".c", "w").write(text[: call.start()] + "WEIR_OK" + text[end:])
         open(name + ".txt", "w").write(f"{path}:{line} {call[1]}\n{path}\n")
         number += 1
+path, wait = "offload/driver.c", " || weir_lane_is_io(op->waits[i].lane)"
+text = open(path).read()
+assert text.count(wait) == 1
+name = f"{sys.argv[1]}/{number:02d}"
+open(name + ".c", "w").write(text.replace(wait, ""))
+open(name + ".txt", "w").write(f"{path}:{text.count(chr(10), 0, text.index(wait)) + 1} waits_met\n{path}\n")
 PY
 status=0
 count=0
