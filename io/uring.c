@@ -41,7 +41,6 @@ struct weir_io_engine {
     uint64_t wake_count; /* what that read brings */
     bool wake_armed;     /* it is prepared or in the kernel */
     bool woken;          /* a wake not yet returned by reap */
-    bool closing;
 
     int fds[FILES_MOST]; /* by their place among the registered files */
     uint32_t file_count, file_room;
@@ -142,7 +141,7 @@ static enum weir_status uring_open(struct weir_io_engine **out, uint32_t depth,
     return WEIR_OK;
 }
 
-/* ---- what is registered */
+/* ---- files, queue, submit */
 
 static void uring_file(struct weir_io_engine *engine, int fd)
 {
@@ -165,42 +164,6 @@ static uint32_t file_find(const struct weir_io_engine *engine, int fd)
     return NONE;
 }
 
-static enum weir_status memory_fail(int os_errno, const void *bytes, uint64_t byte_count)
-{
-    struct rlimit limit = {0};
-    getrlimit(RLIMIT_MEMLOCK, &limit);
-    return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
-                           "io engine \"uring\": %llu bytes at %p are not registered, the kernel "
-                           "pins them anew for each transfer; %llu bytes may be locked, raise that "
-                           "(ulimit -l)",
-                           (unsigned long long)byte_count, bytes,
-                           (unsigned long long)limit.rlim_cur);
-}
-
-/* Kernels before 5.13 take all buffers at once or none, so all are registered anew. */
-static enum weir_status uring_memory(struct weir_io_engine *engine, void *bytes,
-                                     uint64_t byte_count, bool *registered)
-{
-    *registered = false;
-    size_t count = engine->buffer_count + (byte_count + BUFFER_BYTES - 1) / BUFFER_BYTES;
-    if (count > BUFFERS_MOST)
-        return memory_fail(E2BIG, bytes, byte_count);
-    WEIR_TRY(weir_grow(&engine->buffers, &engine->buffer_capacity, count, sizeof *engine->buffers,
-                       "registered buffers"));
-    if (engine->buffer_count > 0)
-        io_uring_unregister_buffers(&engine->ring);
-    struct iovec *next = engine->buffers + engine->buffer_count;
-    for (uint64_t at = 0, left = byte_count; left > 0; next++) {
-        *next = (struct iovec){(char *)bytes + at, left < BUFFER_BYTES ? left : BUFFER_BYTES};
-        at += next->iov_len;
-        left -= next->iov_len;
-    }
-    int failure = -io_uring_register_buffers(&engine->ring, engine->buffers, (unsigned)count);
-    engine->buffer_count = failure == 0 ? count : 0;
-    *registered = failure == 0;
-    return failure == 0 ? WEIR_OK : memory_fail(failure, bytes, byte_count);
-}
-
 /* The registered buffer that holds the whole piece. */
 static size_t buffer_find(const struct weir_io_engine *engine, const struct weir_io_piece *piece)
 {
@@ -214,8 +177,6 @@ static size_t buffer_find(const struct weir_io_engine *engine, const struct weir
     }
     return NONE;
 }
-
-/* ---- queue, submit */
 
 static void entry_fill(const struct weir_io_engine *engine, struct io_uring_sqe *entry,
                        const struct weir_io_piece *piece)
@@ -268,7 +229,7 @@ static enum weir_status uring_submit(struct weir_io_engine *engine)
 
 static void wake_arm(struct weir_io_engine *engine)
 {
-    if (engine->wake_armed || engine->closing)
+    if (engine->wake_armed)
         return;
     struct io_uring_sqe *entry = io_uring_get_sqe(&engine->ring);
     io_uring_prep_read(entry, engine->wake_fd, &engine->wake_count, sizeof engine->wake_count, 0);
@@ -284,16 +245,16 @@ static size_t completions_take(struct weir_io_engine *engine, struct weir_io_com
     struct io_uring_cqe *entry;
     io_uring_for_each_cqe(&engine->ring, head, entry)
     {
-        if (count == capacity)
-            break;
-        seen++;
         if (entry->user_data == WAKE_TOKEN) {
             /* Canceled when the thread that armed it has ended: then a wake too many. */
             engine->wake_armed = false;
             engine->woken = true;
-        } else {
+        } else if (count < capacity) {
             out[count++] = (struct weir_io_completion){entry->user_data, entry->res};
+        } else {
+            break;
         }
+        seen++;
     }
     io_uring_cq_advance(&engine->ring, seen);
     engine->in_flight -= (uint32_t)count;
@@ -359,17 +320,68 @@ static void uring_wake(struct weir_io_engine *engine)
     syscall(SYS_write, engine->wake_fd, &one, sizeof one);
 }
 
-/* The read of wake_fd ends too, as it fills memory of the engine. */
+/* End the read of wake_fd; the next reap returns for it. */
+static enum weir_status wake_disarm(struct weir_io_engine *engine)
+{
+    uint32_t refusal_count = 0;
+    if (engine->wake_armed)
+        uring_wake(engine);
+    while (engine->wake_armed) {
+        WEIR_TRY(ring_sleep(engine, WEIR_IO_FOREVER, &refusal_count));
+        completions_take(engine, NULL, 0);
+    }
+    return WEIR_OK;
+}
+
+/* ---- memory, closing */
+
+static enum weir_status memory_fail(int os_errno, const void *bytes, uint64_t byte_count)
+{
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
+                           "io engine \"uring\": %llu bytes at %p are not registered, the kernel "
+                           "pins them anew for each transfer; %llu bytes may be locked, raise that "
+                           "(ulimit -l)",
+                           (unsigned long long)byte_count, bytes,
+                           (unsigned long long)limit.rlim_cur);
+}
+
+/* Kernels before 5.13 take all buffers at once or none, and wait until nothing is in the ring. */
+static enum weir_status uring_memory(struct weir_io_engine *engine, void *bytes,
+                                     uint64_t byte_count, bool *registered)
+{
+    *registered = false;
+    size_t count = engine->buffer_count + (byte_count + BUFFER_BYTES - 1) / BUFFER_BYTES;
+    if (count > BUFFERS_MOST)
+        return memory_fail(E2BIG, bytes, byte_count);
+    WEIR_TRY(wake_disarm(engine));
+    WEIR_TRY(weir_grow(&engine->buffers, &engine->buffer_capacity, count, sizeof *engine->buffers,
+                       "registered buffers"));
+    if (engine->buffer_count > 0)
+        io_uring_unregister_buffers(&engine->ring);
+    struct iovec *next = engine->buffers + engine->buffer_count;
+    for (uint64_t at = 0, left = byte_count; left > 0; next++) {
+        *next = (struct iovec){(char *)bytes + at, left < BUFFER_BYTES ? left : BUFFER_BYTES};
+        at += next->iov_len;
+        left -= next->iov_len;
+    }
+    int failure = -io_uring_register_buffers(&engine->ring, engine->buffers, (unsigned)count);
+    engine->buffer_count = failure == 0 ? count : 0;
+    *registered = failure == 0;
+    return failure == 0 ? WEIR_OK : memory_fail(failure, bytes, byte_count);
+}
+
 static void uring_close(struct weir_io_engine *engine)
 {
-    engine->closing = true;
-    uring_wake(engine);
     enum weir_status status = WEIR_OK;
-    while (status == WEIR_OK && (engine->in_flight > 0 || engine->wake_armed)) {
+    while (status == WEIR_OK && engine->in_flight > 0) {
         struct weir_io_completion rest[16];
         size_t count;
         status = uring_reap(engine, rest, 16, WEIR_IO_FOREVER, &count);
     }
+    if (status == WEIR_OK)
+        (void)wake_disarm(engine); /* it would fill memory of the engine */
     engine_free(engine);
 }
 

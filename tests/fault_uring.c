@@ -169,15 +169,15 @@ static void front_travel(const char *engine, const char *where)
     free(memory);
 }
 
-/* ---- io_uring_setup refused */
+/* ---- system calls refused */
 
 static int refused_errno;
 
-static void setup_refuse(int os_errno)
+static void call_refuse(uint32_t call, int os_errno)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)os_errno),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -189,7 +189,7 @@ static void setup_refuse(int os_errno)
 
 static void refused_child(void)
 {
-    setup_refuse(refused_errno);
+    call_refuse(SYS_io_uring_setup, refused_errno);
     struct weir_io *io;
     must(front_open("uring", &io) == WEIR_ERR_UNSUPPORTED);
     must(weir_last_error()->os_errno == refused_errno);
@@ -217,6 +217,40 @@ static void a_refused_io_uring_is_named_and_replaced_by_threads(void **state)
     for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
         refused_errno = causes[i];
         child_run(refused_child);
+    }
+}
+
+static void transfers_child(void)
+{
+    if (!have_uring())
+        child_skip("no io_uring here");
+    struct weir_io *io;
+    struct weir_io_result result;
+    uint32_t file;
+    size_t count;
+    char bytes[64] = "";
+    must(front_open("uring", &io) == WEIR_OK);
+    int fd = open(directory, O_TMPFILE | O_RDWR, 0600);
+    must(weir_io_file_open(io, "f", fd, false, 0, &file) == WEIR_OK);
+    call_refuse(SYS_io_uring_enter, refused_errno);
+    struct weir_io_request request = {1, WEIR_IO_WRITE, file, 0, bytes, sizeof bytes};
+    must(weir_io_submit(io, &request, 1) == WEIR_OK);
+    must(weir_io_reap(io, &result, 1, WEIR_IO_FOREVER, &count) == WEIR_ERR_IO);
+    must(weir_last_error()->os_errno == refused_errno);
+    must(test_contains(weir_last_error()->text, "takes no more transfers"));
+    must(weir_io_submit(io, &request, 1) == WEIR_ERR_IO);
+    weir_io_close(io);
+}
+
+static void a_ring_that_takes_no_transfer_is_an_error_in_the_end(void **state)
+{
+    /* io_uring_enter fails from now on: at once for what will not pass, after a bounded number of
+     * tries for what might. */
+    (void)state;
+    static const int causes[] = {EINVAL, EAGAIN, EBUSY};
+    for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
+        refused_errno = causes[i];
+        child_run(transfers_child);
     }
 }
 
@@ -378,6 +412,7 @@ int main(void)
     chmod(directory, 0777); /* for the child that is nobody */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refused_io_uring_is_named_and_replaced_by_threads),
+        cmocka_unit_test(a_ring_that_takes_no_transfer_is_an_error_in_the_end),
         cmocka_unit_test(little_locked_memory_is_one_warning),
         cmocka_unit_test(few_descriptors_end_in_the_thread_engine),
         cmocka_unit_test(a_storm_of_signals_costs_no_byte),

@@ -9,8 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define IO_DEPTH    16  /* pieces in flight */
-#define IO_REQUESTS 128 /* more than lanes have outstanding */
+/* 64 MiB in flight: where training keeps the cores busy, less leaves the drive idle between a
+ * completion and the next piece, and more makes an urgent read wait behind more writes. */
+#define IO_DEPTH       32
+#define IO_PIECE_BYTES (2u << 20)
+#define IO_REQUESTS    128 /* more than lanes have outstanding */
 
 static enum weir_status options_take(weir_run *run, const struct weir_options *options)
 {
@@ -165,6 +168,7 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
                                  .engine = run->options.io_engine,
                                  .depth = run->options.nvme_path ? IO_DEPTH : 1,
                                  .request_count = IO_REQUESTS,
+                                 .piece_bytes = IO_PIECE_BYTES,
                                  .require_direct = run->options.require_direct,
                                  .log = log,
                              });
