@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""weir's I/O engine against fio's io_uring: O_DIRECT, same written file, same block and depth, huge-page
-buffers on both sides, taking turns; medians of the ratios of neighbours.
+"""weir's I/O engine against fio's io_uring: O_DIRECT, same written file, same block and depth, 2 MiB-aligned
+huge-page buffers on both sides, taking turns; ratios of neighbours, a first round thrown away.
 
   examples/bench/peers/fio.py IO_RATE DIR [--rounds 9] [--seconds 0.7] [--gib 4] [--blocks 1,8] [--depths 8,32]
 """
@@ -26,7 +26,7 @@ path = os.path.join(args.directory, "weir-fio.bin")
 def fio(kind, mib, depth):
     out = subprocess.run(
         ["fio", "--name=peer", f"--filename={path}", f"--rw={kind}", f"--bs={mib}m", f"--iodepth={depth}", "--ioengine=io_uring",
-         "--direct=1", "--mem=malloc", f"--size={args.gib}g", "--time_based", f"--runtime={int(args.seconds * 1000)}ms", "--thread",
+         "--direct=1", "--mem=malloc", "--iomem_align=2m", f"--size={args.gib}g", "--time_based", f"--runtime={int(args.seconds * 1000)}ms", "--thread",
          "--gtod_reduce=1", "--scramble_buffers=0", "--fallocate=none", "--output-format=json"],
         env={**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, capture_output=True, text=True, check=True).stdout
     job = json.loads(out[out.index("{"):])["jobs"][0]
@@ -46,15 +46,17 @@ def weir(side, kind, mib, depth):
 def compare(kind, mib, depth):
     sides = args.sides.split(",")
     rates = {side: [] for side in sides + ["fio"]}
-    for turn in range(args.rounds):
+    for turn in range(args.rounds + 1):
         order = sides + ["fio"]
         for side in order if turn % 2 == 0 else order[::-1]:
-            rates[side].append(fio(kind, mib, depth) if side == "fio" else weir(side, kind, mib, depth))
+            rate = fio(kind, mib, depth) if side == "fio" else weir(side, kind, mib, depth)
+            if turn > 0:
+                rates[side].append(rate)
     for side in sides:
-        ratio = statistics.median(w[0] / f[0] for w, f in zip(rates[side], rates["fio"]))
+        ratios = [w[0] / f[0] for w, f in zip(rates[side], rates["fio"])]
         gbs, cpu = (statistics.median(r[i] for r in rates[side]) for i in (0, 1))
         peer_gbs, peer_cpu = (statistics.median(r[i] for r in rates["fio"]) for i in (0, 1))
-        print(f"{kind:5} {mib} MiB x {depth:2}  {side:16} {ratio:.3f}   {gbs * 1e-9:.2f} against {peer_gbs * 1e-9:.2f} GB/s   "
+        print(f"{kind:5} {mib} MiB x {depth:2}  {side:16} {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})   {gbs * 1e-9:.2f} against {peer_gbs * 1e-9:.2f} GB/s   "
               f"CPU {cpu:.3f} against {peer_cpu:.3f} s/GB", flush=True)
 
 
