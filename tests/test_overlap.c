@@ -117,7 +117,11 @@ static void reads_run_ahead_of_done(void **state)
     open_run(&f);
     step(&f, true, false);
     assert_ok(weir_layout(f.run));
-    assert_int_equal(WEIR_TIER_NVME, f.run->homes->blocks[f.blocks[0]][0].part[2].tier);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        const struct weir_window_home *windows = f.run->homes->blocks[f.blocks[b]];
+        assert_true(windows[0].part[WEIR_PART_STATE].tier == WEIR_TIER_NVME ||
+                    windows[1].part[WEIR_PART_STATE].tier == WEIR_TIER_NVME);
+    }
     step(&f, false, false);
     assert_ok(weir_replay_log_start(f.run->replay, 100000));
     step(&f, false, true);

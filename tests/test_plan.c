@@ -179,30 +179,66 @@ static void without_nvme_host_homes_are_used_in_place(void **state)
     test_step_close(&s);
 }
 
-/* 4c: host memory goes to weights, then to gradients and states by first want; the cut may fall
- * between two windows of one block. */
-static void host_homes_are_weights_first_and_cut_at_windows(void **state)
+static bool at_host(const struct test_step *s, uint32_t block, uint32_t window, enum weir_part part)
+{
+    return s->homes->blocks[block][window].part[part].tier == WEIR_TIER_HOST;
+}
+
+/* Host memory goes to weights, to gradients that leave and return within the step (E's), to states,
+ * to gradients; of what it holds in part every block has its share, to a window. */
+static void host_homes_are_spread_over_the_step(void **state)
 {
     (void)state;
     struct test_step s;
     test_step_llama(&s);
-    uint64_t weights = 2 * (13 * TEST_WINDOW + 2048);
+    uint64_t weights = 2 * (13 * TEST_WINDOW + 2048), returning = 5 * 4 * TEST_WINDOW;
     s.limits.device_bytes = 164 << 10;
-    s.limits.host_bytes = s.choice.ring_bytes + weights + 5 * 4 * TEST_WINDOW;
+    s.limits.host_bytes = s.choice.ring_bytes + weights + returning + 9 * 10 * TEST_WINDOW;
     assert_ok(test_step_plan(&s));
     const uint32_t blocks[] = {s.e, s.l[0], s.l[1], s.n};
-    for (uint32_t b = 0; b < 4; b++)
-        for (uint32_t w = 0; w < s.model.things[blocks[b]].window_count; w++)
-            assert_int_equal(s.homes->blocks[blocks[b]][w].part[WEIR_PART_WEIGHT].tier,
-                             WEIR_TIER_HOST);
-    /* tensors that wait come before gradients */
+    uint32_t windows = 0, states = 0, gradients = 0;
+    /* tensors that wait come before states */
     assert_int_equal(s.homes->host_first, s.plan->host_transient_bytes);
-    uint64_t fit = (s.limits.host_bytes - s.homes->host_first - weights) / (4 * TEST_WINDOW);
-    assert_true(fit > 0 && fit < 5);
+    uint64_t room = s.limits.host_bytes - s.homes->host_first - weights - returning;
+    uint64_t all = 10 * (13 * TEST_WINDOW + 2048);
+    assert_true(room > all / 4 && room < all);
+    for (uint32_t b = 0; b < 4; b++)
+        for (uint32_t w = 0; w < s.model.things[blocks[b]].window_count; w++) {
+            assert_true(at_host(&s, blocks[b], w, WEIR_PART_WEIGHT));
+            states += at_host(&s, blocks[b], w, WEIR_PART_STATE);
+            gradients += at_host(&s, blocks[b], w, WEIR_PART_GRAD);
+            windows++;
+            double even = (double)windows * (double)room / (double)all;
+            assert_true(states > even - 1.01 && states < even + 1.01);
+        }
     for (uint32_t w = 0; w < 5; w++)
-        assert_int_equal(s.homes->blocks[s.e][w].part[WEIR_PART_GRAD].tier,
-                         w < fit ? WEIR_TIER_HOST : WEIR_TIER_NVME);
+        assert_true(at_host(&s, s.e, w, WEIR_PART_GRAD));
+    assert_true(gradients <= 7); /* E's, and two in less than a window of state */
     assert_true(s.homes->host_end <= s.limits.host_bytes);
+    test_step_close(&s);
+}
+
+/* Homes on the device are spread the same way: every second layer of four. */
+static void device_homes_are_spread_over_the_step(void **state)
+{
+    (void)state;
+    struct test_step s;
+    test_step_open(&s, WEIR_BF16, WEIR_FP32);
+    uint32_t ids[4], x = test_step_kept(&s, "x", 0, 0, TEST_PAGE, false);
+    for (uint32_t i = 0; i < 4; i++)
+        ids[i] =
+            test_step_block(&s, (const char *[]){"a", "b", "c", "d"}[i], WEIR_TRAINED, TEST_WINDOW);
+    for (uint32_t i = 0; i < 4; i++) {
+        test_step_want(&s, ids[i], WEIR_READ);
+        TEST_COMPUTE(&s, {x, WEIR_NEW});
+        test_step_done(&s, ids[i]);
+    }
+    assert_ok(weir_trace_seal(s.trace, &s.model));
+    s.choice.device_home_bytes = 2 * 16 * TEST_WINDOW;
+    assert_ok(test_step_plan(&s));
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(s.homes->blocks[ids[i]][0].part[WEIR_PART_WEIGHT].tier,
+                         i % 2 == 0 ? WEIR_TIER_DEVICE : WEIR_TIER_HOST);
     test_step_close(&s);
 }
 
@@ -366,7 +402,8 @@ int main(void)
         cmocka_unit_test(a_tied_gradient_goes_home_after_its_last_done),
         cmocka_unit_test(traffic_of_a_layer_is_the_formula),
         cmocka_unit_test(without_nvme_host_homes_are_used_in_place),
-        cmocka_unit_test(host_homes_are_weights_first_and_cut_at_windows),
+        cmocka_unit_test(host_homes_are_spread_over_the_step),
+        cmocka_unit_test(device_homes_are_spread_over_the_step),
         cmocka_unit_test(optional_tensors_are_refused_before_they_go_to_nvme),
         cmocka_unit_test(frozen_blocks_only_arrive),
         cmocka_unit_test(a_block_wanted_to_add_first_is_updated_alone),
