@@ -15,7 +15,7 @@ struct walk {
     double *done;                                /* [order index]: when the lane's first n are */
     uint32_t next[WEIR_LANE_COUNT];
     double free_s[WEIR_LANE_COUNT], drive_s;
-    double *arrive, *depart; /* [stage] seconds of the drive */
+    double *compute, *arrive, *depart; /* [stage] seconds of compute, and of the drive */
 };
 
 static uint64_t op_bytes(const struct weir_op *op)
@@ -49,7 +49,7 @@ static double op_seconds(const struct walk *w, const struct weir_op *op)
     case WEIR_LANE_COLLECTIVE:
         return bytes / c->update_bytes_per_s;
     case WEIR_LANE_COMPUTE:
-        return w->trace->stage_flops[op->thing] / c->compute_flops_per_s;
+        return w->compute[op->thing];
     case WEIR_LANE_COUNT:
         break;
     }
@@ -166,14 +166,24 @@ static void floor_find(const struct walk *w, struct weir_plan_cost *out)
         out->io_s += w->arrive[t] + w->depart[t];
     }
     for (uint32_t t = 0; t < w->plan->stage_count; t++) {
-        double compute = w->trace->stage_flops[t] / w->cost->compute_flops_per_s;
-        out->compute_s += compute;
+        out->compute_s += w->compute[t];
         in += w->arrive[t];
-        chain = (chain > in ? chain : in) + compute;
+        chain = (chain > in ? chain : in) + w->compute[t];
         best = chain + departs > best ? chain + departs : best;
         departs -= w->depart[t];
     }
     out->floor_s = best > out->io_s ? best : out->io_s;
+}
+
+/* A stage's own work, and what it must do again because the plan refused to keep it. */
+static void compute_find(struct walk *w)
+{
+    for (uint32_t t = 0; t < w->plan->stage_count; t++)
+        w->compute[t] = w->trace->stage_flops[t] / w->cost->compute_flops_per_s;
+    for (size_t i = 0; i < w->plan->use_count; i++)
+        if (w->plan->uses[i].refused)
+            w->compute[w->trace->uses[i].stage_first] +=
+                w->trace->uses[i].recompute_flops / w->cost->compute_flops_per_s;
 }
 
 static enum weir_status walk_open(struct walk *w)
@@ -181,6 +191,7 @@ static enum weir_status walk_open(struct walk *w)
     const struct weir_plan *plan = w->plan;
     WEIR_TRY(weir_alloc(&w->order, plan->op_count, sizeof *w->order, "simulation"));
     WEIR_TRY(weir_alloc(&w->done, plan->op_count, sizeof *w->done, "simulation"));
+    WEIR_TRY(weir_alloc(&w->compute, plan->stage_count, sizeof *w->compute, "simulation"));
     WEIR_TRY(weir_alloc(&w->arrive, plan->stage_count, sizeof *w->arrive, "simulation"));
     WEIR_TRY(weir_alloc(&w->depart, plan->stage_count, sizeof *w->depart, "simulation"));
     for (size_t i = 0; i < plan->op_count; i++)
@@ -191,6 +202,7 @@ static enum weir_status walk_open(struct walk *w)
     memcpy(next, w->first, sizeof next);
     for (size_t i = 0; i < plan->op_count; i++)
         w->order[next[plan->ops[i].lane]++] = (uint32_t)i;
+    compute_find(w);
     return WEIR_OK;
 }
 
@@ -209,6 +221,7 @@ enum weir_status weir_plan_cost(const struct weir_plan *plan, const struct weir_
     }
     weir_free(w.order);
     weir_free(w.done);
+    weir_free(w.compute);
     weir_free(w.arrive);
     weir_free(w.depart);
     return status;

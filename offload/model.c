@@ -239,7 +239,8 @@ enum weir_status weir_model_kept_add(struct weir_model *model, const struct weir
                          (unsigned long long)kept->byte_count);
     struct weir_thing thing = {.byte_count = kept->byte_count,
                                .slot_bytes = ceil_div(kept->byte_count, PAGE) * PAGE,
-                               .optional = kept->optional};
+                               .optional = kept->optional,
+                               .recompute_flops = kept->recompute_flops};
     return thing_add(model, &thing, weir_strdup(&thing.name, kept->name), id);
 }
 

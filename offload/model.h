@@ -60,6 +60,7 @@ struct weir_thing {
     uint64_t byte_count; /* as asked for */
     uint64_t slot_bytes; /* rounded up to 4096 */
     bool optional;
+    double recompute_flops; /* at each want after NEW, if refused */
 };
 struct weir_model {
     enum weir_dtype dtype, grad_dtype;

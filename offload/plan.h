@@ -93,6 +93,8 @@ struct weir_plan_choice {
     uint32_t lead; /* stages a margin may grow to */
     uint64_t ring_bytes;
     uint64_t device_home_bytes; /* most bytes of homes on the device */
+    /* most bytes of optional tensors that wait in host memory, and on NVMe */
+    uint64_t optional_host_bytes, optional_nvme_bytes;
 };
 
 struct weir_plan {

@@ -1,5 +1,5 @@
 /*
- * A few choices are planned, proved and simulated; the fastest stays (DESIGN 4u).
+ * A few choices are planned and simulated; the fastest is proved and stays (DESIGN 4u).
  */
 #include "core/memory.h"
 #include "offload/cost.h"
@@ -113,14 +113,6 @@ static bool beats(const struct weir_plan_cost *a, const struct weir_plan_cost *b
     return moved_bytes(a) < moved_bytes(b);
 }
 
-/* The slab that a plan may address: later keys keep to the first layout's. */
-static enum weir_status prove(const struct contest *c, const struct weir_homes *homes)
-{
-    for (size_t i = 0; i < c->count; i++)
-        WEIR_TRY(weir_plan_check(c->trial[i], homes, c->model, c->traces[i], c->limits, NULL));
-    return WEIR_OK;
-}
-
 static bool tried_before(struct contest *c, const struct weir_homes *homes)
 {
     uint64_t hash = 0;
@@ -150,10 +142,8 @@ static enum weir_status try_choice(struct contest *c, const struct weir_plan_cho
         trial_drop(c, homes);
         return WEIR_OK;
     }
-    status = prove(c, homes);
     struct weir_plan_cost cost;
-    if (status == WEIR_OK)
-        status = weir_plan_cost(c->trial[0], c->traces[0], c->cost, NULL, &cost);
+    status = weir_plan_cost(c->trial[0], c->traces[0], c->cost, NULL, &cost);
     if (status == WEIR_OK && (!c->best[0] || beats(&cost, &c->best_cost)))
         trial_keep(c, homes, &cost);
     else
@@ -182,32 +172,92 @@ static enum weir_status frugal_run(struct contest *c, uint32_t lead)
     const uint32_t leads[] = {lead, 0};
     for (int i = 0; i < 2 && !c->best[0]; i++) {
         const struct weir_plan_choice choice = {.lead = leads[i],
-                                                .ring_bytes = ring_default(c, true)};
+                                                .ring_bytes = ring_default(c, true),
+                                                .optional_host_bytes = UINT64_MAX};
         WEIR_TRY(try_choice(c, &choice));
     }
     return c->best[0] ? WEIR_OK : weir_fail_with(&c->refusal);
 }
 
-static enum weir_status contest_run(struct contest *c)
+/* How much of the device is homes. */
+static enum weir_status homes_try(struct contest *c, struct weir_plan_choice choice)
 {
     uint64_t least, all = all_homes(c->model);
     WEIR_TRY(least_find(c, &least));
     uint64_t rest = c->limits->device_bytes > least ? c->limits->device_bytes - least : 0;
     rest = rest < all ? rest : all;
-    struct weir_plan_choice choice = {.lead = visit_stages(c),
-                                      .ring_bytes = ring_default(c, false)};
     for (uint32_t quarter = 0; quarter <= 4; quarter++) {
         choice.device_home_bytes = rest / 4 * quarter + (quarter == 4 ? rest % 4 : 0);
         if (c->given && quarter > 0)
             break;
         WEIR_TRY(try_choice(c, &choice));
     }
-    if (!c->best[0])
-        return frugal_run(c, choice.lead);
-    /* Short margins leave more room to what stays. */
-    choice = c->best[0]->choice;
+    return WEIR_OK;
+}
+
+/* Short margins leave more room to what stays. */
+static enum weir_status leads_try(struct contest *c)
+{
+    struct weir_plan_choice choice = c->best[0]->choice;
     for (choice.lead = 1; choice.lead <= 2; choice.lead++)
         WEIR_TRY(try_choice(c, &choice));
+    return WEIR_OK;
+}
+
+/* A ring that holds a block's gradient takes it off a crowded device before it is written. */
+static enum weir_status ring_try(struct contest *c)
+{
+    struct weir_plan_choice choice = c->best[0]->choice;
+    uint64_t wide = 0;
+    for (size_t i = 0; i < c->model->thing_count; i++) {
+        uint64_t bytes =
+            c->model->things[i].trained_element_count * weir_part_bytes(c->model, WEIR_PART_GRAD);
+        wide = bytes > wide ? bytes : wide;
+    }
+    wide = weir_page_up(wide + choice.ring_bytes);
+    if (c->limits->ring_bytes > 0 || !c->limits->nvme || wide > c->limits->host_bytes / 4)
+        return WEIR_OK;
+    choice.ring_bytes = wide;
+    return try_choice(c, &choice);
+}
+
+/* Less of what may be computed again in host memory, or more of it on NVMe. */
+static enum weir_status optionals_try(struct contest *c)
+{
+    struct weir_plan_choice choice = c->best[0]->choice;
+    uint64_t waits = c->best[0]->kept_wait_bytes[WEIR_TIER_HOST];
+    for (uint64_t half = 0; half < 2 && waits > 0; half++) {
+        choice.optional_host_bytes = waits / 2 * half;
+        WEIR_TRY(try_choice(c, &choice));
+    }
+    choice = c->best[0]->choice;
+    uint64_t refused = c->best[0]->refused_bytes;
+    for (uint64_t half = 1; half <= 2 && refused > 0; half++) {
+        choice.optional_nvme_bytes = refused / 2 * half;
+        WEIR_TRY(try_choice(c, &choice));
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status contest_run(struct contest *c)
+{
+    const struct weir_plan_choice choice = {.lead = visit_stages(c),
+                                            .ring_bytes = ring_default(c, false),
+                                            .optional_host_bytes = UINT64_MAX};
+    WEIR_TRY(homes_try(c, choice));
+    if (!c->best[0])
+        return frugal_run(c, choice.lead);
+    WEIR_TRY(leads_try(c));
+    WEIR_TRY(ring_try(c));
+    return optionals_try(c);
+}
+
+/* The slab that a plan may address: later keys keep to the first layout's. */
+static enum weir_status prove(const struct contest *c)
+{
+    for (size_t i = 0; i < c->count; i++)
+        WEIR_TRY(
+            weir_plan_check(c->best[i], c->best_homes, c->model, c->traces[i], c->limits, NULL));
     return WEIR_OK;
 }
 
@@ -228,6 +278,8 @@ enum weir_status weir_plan_best(struct weir_plan **plans, struct weir_homes **ho
         plans[i] = NULL;
     WEIR_TRY(weir_alloc(&c.trial, trace_count, sizeof *c.trial, "plan list"));
     enum weir_status status = contest_run(&c);
+    if (status == WEIR_OK)
+        status = prove(&c);
     weir_free(c.trial);
     for (size_t i = 0; status != WEIR_OK && i < trace_count; i++) {
         weir_plan_free(plans[i]);

@@ -24,6 +24,7 @@ struct weir_item {
     uint64_t bytes;
     uint32_t first_use, use_count; /* in draft.uses */
     bool optional, refused;
+    double recompute_flops;          /* optional: what refusing it costs */
     bool home;                       /* lives on the device for good: has no stays */
     uint32_t first_stay, stay_count; /* in draft.stays, once sorted */
 };
@@ -70,7 +71,8 @@ struct weir_draft {
     size_t stay_count;
     struct weir_wait_span *spans;
     size_t span_count;
-    uint64_t least_bytes, least_stage; /* most that is wanted at once */
+    uint64_t optional_bytes[WEIR_TIER_COUNT]; /* that wait in each tier */
+    uint64_t least_bytes, least_stage;        /* most that is wanted at once */
     uint64_t peak_bytes;
     uint64_t device_height, mail_bytes, wait_host_bytes, wait_nvme_bytes;
     uint64_t refused_bytes, kept_host_bytes, kept_nvme_bytes;

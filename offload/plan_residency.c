@@ -4,42 +4,10 @@
  */
 #include "alloc/arena.h"
 #include "core/memory.h"
-#include "offload/plan_internal.h"
+#include "offload/plan_timeline.h"
 
 #include <stdlib.h>
-
-/* Bytes in use at each stage, under a capacity. */
-struct timeline {
-    uint64_t *load, capacity;
-};
-
-static bool fits(const struct timeline *line, uint32_t start, uint32_t end, uint64_t bytes)
-{
-    for (uint32_t t = start; t < end; t++)
-        if (bytes > line->capacity || line->load[t] > line->capacity - bytes)
-            return false;
-    return true;
-}
-
-static void take(struct timeline *line, uint32_t start, uint32_t end, uint64_t bytes)
-{
-    for (uint32_t t = start; t < end; t++)
-        line->load[t] += bytes;
-}
-
-static void give(struct timeline *line, uint32_t start, uint32_t end, uint64_t bytes)
-{
-    for (uint32_t t = start; t < end; t++)
-        line->load[t] -= bytes;
-}
-
-static bool take_if(struct timeline *line, uint32_t start, uint32_t end, uint64_t bytes)
-{
-    if (!fits(line, start, end, bytes))
-        return false;
-    take(line, start, end, bytes);
-    return true;
-}
+#include <string.h>
 
 static bool arrives(const struct weir_draft *d, const struct weir_stay *s)
 {
@@ -81,11 +49,12 @@ static enum weir_status stays_make(struct weir_draft *d)
     return WEIR_OK;
 }
 
-static enum weir_status uses_take(struct weir_draft *d, struct timeline *line)
+static enum weir_status uses_take(struct weir_draft *d, struct weir_timeline *line)
 {
     for (size_t i = 0; i < d->stay_count; i++)
         if (!d->items[d->stays[i].item].optional)
-            take(line, d->stays[i].a, d->stays[i].b, d->items[d->stays[i].item].bytes);
+            weir_timeline_take(line, d->stays[i].a, d->stays[i].b,
+                               d->items[d->stays[i].item].bytes);
     d->least_bytes = 0;
     for (uint32_t t = 0; t < d->stage_count; t++)
         if (line->load[t] > d->least_bytes) {
@@ -103,7 +72,7 @@ static enum weir_status uses_take(struct weir_draft *d, struct timeline *line)
 }
 
 /* All by one stage before any by two: none starves the others. */
-static void margins_grow(struct weir_draft *d, struct timeline *line)
+static void margins_grow(struct weir_draft *d, struct weir_timeline *line)
 {
     for (uint32_t n = 1; n <= d->choice.lead; n++)
         for (size_t i = 0; i < d->stay_count; i++) {
@@ -112,10 +81,10 @@ static void margins_grow(struct weir_draft *d, struct timeline *line)
             if (item->optional)
                 continue;
             if (arrives(d, s) && s->start > 0 && s->start == s->a - n + 1 &&
-                take_if(line, s->start - 1, s->start, item->bytes))
+                weir_timeline_take_if(line, s->start - 1, s->start, item->bytes))
                 s->start--;
             if (departs(d, s) && s->end == s->b + n - 1 && s->end < d->stage_count &&
-                take_if(line, s->end, s->end + 1, item->bytes))
+                weir_timeline_take_if(line, s->end, s->end + 1, item->bytes))
                 s->end++;
         }
 }
@@ -142,21 +111,21 @@ static uint32_t root_of(const struct weir_draft *d, uint32_t stay)
     return stay;
 }
 
-static void gap_bridge(struct weir_draft *d, struct timeline *line, const struct gap *gap)
+static void gap_bridge(struct weir_draft *d, struct weir_timeline *line, const struct gap *gap)
 {
     struct weir_stay *q = &d->stays[root_of(d, gap->before)], *r = &d->stays[gap->after];
     uint64_t bytes = d->items[q->item].bytes;
-    if (q->end < r->start && !take_if(line, q->end, r->start, bytes))
+    if (q->end < r->start && !weir_timeline_take_if(line, q->end, r->start, bytes))
         return;
     if (r->start < q->end)
-        give(line, r->start, q->end < r->end ? q->end : r->end, bytes);
+        weir_timeline_give(line, r->start, q->end < r->end ? q->end : r->end, bytes);
     q->last_use = r->last_use;
     q->b = r->b;
     q->end = q->end > r->end ? q->end : r->end;
     r->gone = true;
 }
 
-static enum weir_status gaps_bridge(struct weir_draft *d, struct timeline *line)
+static enum weir_status gaps_bridge(struct weir_draft *d, struct weir_timeline *line)
 {
     struct gap *gaps;
     size_t count = 0;
@@ -249,54 +218,13 @@ static enum weir_status spans_make(struct weir_draft *d)
     return WEIR_OK;
 }
 
-static void optional_refuse(struct weir_draft *d, struct weir_item *item)
-{
-    item->refused = true;
-    for (uint32_t s = item->first_stay; s < item->first_stay + item->stay_count; s++)
-        d->stays[s].gone = true;
-}
-
-/* After all that must be: an optional life stays on the device over its gaps, or waits in host
- * memory, or is refused. */
-static void optional_place(struct weir_draft *d, struct weir_item *item, struct timeline *device,
-                           struct timeline *host)
-{
-    uint32_t first = item->first_stay, end = first + item->stay_count;
-    struct weir_stay *q = &d->stays[first], *r = &d->stays[end - 1];
-    if (take_if(device, q->a, r->b, item->bytes)) {
-        for (uint32_t s = first + 1; s < end; s++)
-            d->stays[s].gone = true;
-        q->last_use = r->last_use;
-        q->b = q->end = r->b;
-        return;
-    }
-    /* Two stays and one wait: the common life of an activation. Its margins are one stage each. */
-    uint32_t out = q->b < d->stage_count ? q->b + 1 : q->b, in = r->a > 0 ? r->a - 1 : r->a;
-    if (item->stay_count != 2 || out > in || !fits(device, q->a, out, item->bytes) ||
-        !fits(device, in, r->b, item->bytes) || !take_if(host, q->b - 1, r->a + 1, item->bytes)) {
-        optional_refuse(d, item);
-        return;
-    }
-    take(device, q->a, out, item->bytes);
-    take(device, in, r->b, item->bytes);
-    q->end = out;
-    r->start = in;
-    d->spans[d->span_count++] = (struct weir_wait_span){.start = q->b - 1,
-                                                        .end = r->a + 1,
-                                                        .bytes = item->bytes,
-                                                        .item = q->item,
-                                                        .first_stay = first,
-                                                        .stay_count = 1,
-                                                        .on_host = true};
-}
-
-static enum weir_status waits_choose(struct weir_draft *d, struct timeline *device,
-                                     struct timeline *host)
+static enum weir_status waits_choose(struct weir_draft *d, struct weir_timeline *device,
+                                     struct weir_timeline *host)
 {
     WEIR_TRY(spans_make(d));
     for (size_t i = 0; i < d->span_count; i++) {
         struct weir_wait_span *span = &d->spans[i];
-        span->on_host = take_if(host, span->start, span->end, span->bytes);
+        span->on_host = weir_timeline_take_if(host, span->start, span->end, span->bytes);
         if (!span->on_host && !d->nvme)
             return weir_fail_budget(
                 d->over_budget,
@@ -305,18 +233,15 @@ static enum weir_status waits_choose(struct weir_draft *d, struct timeline *devi
                 d->trace->key, (unsigned long long)span->bytes, span->start, span->end,
                 (unsigned long long)host->capacity);
     }
-    /* The last born live shortest. */
-    for (size_t i = d->item_count; i-- > 0;)
-        if (d->items[i].optional)
-            optional_place(d, &d->items[i], device, host);
-    return WEIR_OK;
+    return weir_draft_optionals(d, device, host);
 }
 
-static enum weir_status residency(struct weir_draft *d, struct timeline *device,
-                                  struct timeline *host)
+static enum weir_status residency(struct weir_draft *d, struct weir_timeline *device,
+                                  struct weir_timeline *host)
 {
     for (uint32_t t = 0; t <= d->stage_count; t++)
         device->load[t] = host->load[t] = 0;
+    memset(d->optional_bytes, 0, sizeof d->optional_bytes);
     WEIR_TRY(stays_make(d));
     WEIR_TRY(uses_take(d, device));
     margins_grow(d, device);
@@ -382,7 +307,7 @@ static enum weir_status host_arena(struct weir_draft *d, uint64_t room)
         struct weir_wait_span *span = &d->spans[i - 1];
         struct weir_item *item = &d->items[span->item];
         if (item->optional) {
-            optional_refuse(d, item);
+            weir_draft_refuse(d, item);
             span->bytes = 0;
         } else if (d->nvme) {
             span->on_host = false;
@@ -398,7 +323,7 @@ static enum weir_status host_arena(struct weir_draft *d, uint64_t room)
 
 /* Aim lower until what the arena makes of it fits. */
 static enum weir_status device_fit(struct weir_draft *d, uint64_t device_bytes,
-                                   struct timeline *device, struct timeline *host)
+                                   struct weir_timeline *device, struct weir_timeline *host)
 {
     device->capacity = device_bytes;
     for (;;) {
@@ -430,7 +355,7 @@ static void totals_count(struct weir_draft *d)
 
 enum weir_status weir_draft_place(struct weir_draft *d, uint64_t device_bytes, uint64_t host_room)
 {
-    struct timeline device = {NULL, 0}, host = {NULL, host_room};
+    struct weir_timeline device = {NULL, 0}, host = {NULL, host_room};
     enum weir_status status =
         weir_alloc(&device.load, d->stage_count + 1u, sizeof *device.load, "timeline");
     if (status == WEIR_OK)

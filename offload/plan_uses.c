@@ -83,6 +83,7 @@ static enum weir_status kept_use(struct weir_draft *d, struct raw_list *list, si
         WEIR_TRY(item_add(d, item, &life_item[u->id]));
     }
     d->use_item[index] = life_item[u->id];
+    d->items[life_item[u->id]].recompute_flops += u->recompute_flops;
     struct weir_item_use use = {.start = u->stage_first,
                                 .end = u->stage_end,
                                 .dirty = u->access == WEIR_NEW || u->access == WEIR_CHANGE};

@@ -167,6 +167,8 @@ static enum weir_status use_add(struct weir_trace *trace, const struct weir_mode
     const struct weir_trace_use *latest = latest_use(trace, use.id);
     if (!thing->is_block && latest)
         out->life = latest->life + (use.access == WEIR_NEW);
+    if (use.access != WEIR_NEW)
+        out->recompute_flops = thing->recompute_flops;
     trace->held[trace->held_count++] = (uint32_t)trace->use_count++;
     trace->latest[use.id] = (uint32_t)trace->use_count;
     return WEIR_OK;

@@ -39,6 +39,7 @@ struct weir_trace_use {
     uint32_t life;                   /* kept: ordinal of its life in this step */
     bool grad_fresh;                 /* first GRAD or ADD of the block in the step */
     bool grad_last;                  /* last GRAD or ADD of the block in the step */
+    double recompute_flops;          /* more work of its first stage if it is refused; NEW: 0 */
 };
 struct weir_trace {
     char *key;

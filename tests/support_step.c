@@ -22,7 +22,8 @@ uint32_t test_step_kept(struct test_step *s, const char *stem, uint32_t i, uint3
 {
     char name[32];
     snprintf(name, sizeof name, "%s%u.%u", stem, i, m);
-    struct weir_kept kept = {sizeof kept, name, bytes, optional};
+    struct weir_kept kept = {
+        .struct_bytes = sizeof kept, .name = name, .byte_count = bytes, .optional = optional};
     uint32_t id = 0;
     assert_ok(weir_model_kept_add(&s->model, &kept, &id));
     return id;
@@ -51,7 +52,7 @@ void test_step_compute(struct test_step *s, const struct weir_use *uses, size_t 
 void test_step_open(struct test_step *s, enum weir_dtype dtype, enum weir_dtype grad_dtype)
 {
     *s = (struct test_step){.limits = {UINT64_MAX, UINT64_MAX, true, 0},
-                            .choice = {2, 256 << 10, 0}};
+                            .choice = {2, 256 << 10, 0, UINT64_MAX, 0}};
     weir_model_open(&s->model, dtype, grad_dtype, (struct weir_grain){2048, 2048, 2});
     assert_ok(weir_trace_open(&s->trace, "train"));
 }

@@ -58,8 +58,13 @@ static uint32_t kept(struct toy *toy, const char *kind, uint32_t i, uint32_t m, 
     char name[32];
     uint32_t id;
     snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
-    assert_ok(weir_kept_add(
-        toy->run, &(struct weir_kept){sizeof(struct weir_kept), name, bytes, optional}, &id));
+    assert_ok(weir_kept_add(toy->run,
+                            &(struct weir_kept){.struct_bytes = sizeof(struct weir_kept),
+                                                .name = name,
+                                                .byte_count = bytes,
+                                                .optional = optional,
+                                                .recompute_flops = optional ? 1e7 : 0},
+                            &id));
     return id;
 }
 

@@ -46,7 +46,7 @@ static void open_run(struct fixture *f)
                                 .lr_scale = 1};
         assert_ok(weir_block_add(f->run, &t, 1, &f->blocks[b]));
     }
-    struct weir_kept kept = {sizeof kept, "x", 64, false};
+    struct weir_kept kept = {.struct_bytes = sizeof kept, .name = "x", .byte_count = 64};
     assert_ok(weir_kept_add(f->run, &kept, &f->x));
 }
 

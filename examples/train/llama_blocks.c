@@ -97,7 +97,7 @@ static enum weir_status blocks_add(struct llama *l)
 }
 
 static enum weir_status kept(struct llama *l, const char *kind, uint32_t i, uint32_t m,
-                             uint64_t bytes, bool optional, uint32_t *id)
+                             uint64_t bytes, double recompute_flops, uint32_t *id)
 {
     char name[64];
     snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
@@ -105,7 +105,8 @@ static enum weir_status kept(struct llama *l, const char *kind, uint32_t i, uint
                          &(struct weir_kept){.struct_bytes = sizeof(struct weir_kept),
                                              .name = name,
                                              .byte_count = bytes,
-                                             .optional = optional},
+                                             .optional = recompute_flops > 0,
+                                             .recompute_flops = recompute_flops},
                          id);
 }
 
@@ -114,19 +115,19 @@ static enum weir_status kept_add(struct llama *l)
     const struct network_shape *s = &l->spec.shape;
     uint64_t n = l->net.tokens, act = s->dtype == WEIR_BF16 ? 2 : 4;
     uint32_t count = l->spec.micro_count;
-    WEIR_TRY(
-        kept(l, "rope", 0, 0, (uint64_t)s->length * s->head_dim * sizeof(float), false, &l->rope));
+    WEIR_TRY(kept(l, "rope", 0, 0, (uint64_t)s->length * s->head_dim * sizeof(float), 0, &l->rope));
     for (uint32_t m = 0; m < count; m++) {
         for (uint32_t i = 0; i <= l->spec.layer_count; i++)
-            WEIR_TRY(kept(l, "x", i, m, n * s->hidden * act, false, &l->boundary[i * count + m]));
+            WEIR_TRY(kept(l, "x", i, m, n * s->hidden * act, 0, &l->boundary[i * count + m]));
         for (uint32_t i = 0; i < l->spec.layer_count; i++)
-            WEIR_TRY(kept(l, "inner", i, m, l->net.inner_bytes, true, &l->inner[i * count + m]));
+            WEIR_TRY(kept(l, "inner", i, m, l->net.inner_bytes, network_layer_flops(&l->net),
+                          &l->inner[i * count + m]));
         for (uint32_t i = 0; i < 2; i++)
-            WEIR_TRY(kept(l, "d", i, m, n * s->hidden * 4, false, &l->d[i * count + m]));
-        WEIR_TRY(kept(l, "tokens", 0, m, n * 2 * sizeof(int32_t), false, &l->tokens[m]));
-        WEIR_TRY(kept(l, "stats", 0, m, n * 3 * sizeof(float), false, &l->stats[m]));
-        WEIR_TRY(kept(l, "loss", 0, m, network_chunk_count(&l->net) * sizeof(double), false,
-                      &l->loss[m]));
+            WEIR_TRY(kept(l, "d", i, m, n * s->hidden * 4, 0, &l->d[i * count + m]));
+        WEIR_TRY(kept(l, "tokens", 0, m, n * 2 * sizeof(int32_t), 0, &l->tokens[m]));
+        WEIR_TRY(kept(l, "stats", 0, m, n * 3 * sizeof(float), 0, &l->stats[m]));
+        WEIR_TRY(
+            kept(l, "loss", 0, m, network_chunk_count(&l->net) * sizeof(double), 0, &l->loss[m]));
     }
     return WEIR_OK;
 }

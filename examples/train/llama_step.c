@@ -280,7 +280,7 @@ static enum weir_status backward_piece(struct pass *p, uint32_t layer, uint32_t 
     piece_use(&piece, l->rope, WEIR_READ);
     piece_use(&piece, d_id(l, layer + 1, m), WEIR_LAST);
     piece_use(&piece, d_id(l, layer, m), WEIR_NEW);
-    WEIR_TRY(piece_want(p, &piece, 3 * network_layer_flops(&l->net)));
+    WEIR_TRY(piece_want(p, &piece, 2 * network_layer_flops(&l->net)));
     const struct network *net = &l->net;
     uint64_t work_bytes = net->forward_scratch_bytes > net->backward_scratch_bytes
                               ? net->forward_scratch_bytes

@@ -87,6 +87,7 @@ struct weir_kept {
     const char *name; /* unique in the run; copied */
     uint64_t byte_count;
     bool optional; /* may be refused: NULL view at NEW and after, the caller recomputes */
+    double recompute_flops; /* what that costs, at each want after NEW */
 };
 
 struct weir_use {
