@@ -90,7 +90,8 @@ struct weir_limits {
 
 /* The few numbers that layout tries (4u). */
 struct weir_plan_choice {
-    uint32_t lead; /* stages a margin may grow to */
+    uint32_t lead;        /* stages a margin may grow to */
+    uint32_t update_lead; /* stages that an update goes ahead which needs no slot */
     uint64_t ring_bytes;
     uint64_t device_home_bytes; /* most bytes of homes on the device */
     /* most bytes of optional tensors that wait in host memory, and on NVMe */
@@ -131,8 +132,8 @@ void weir_plan_free(struct weir_plan *plan);
 void weir_homes_free(struct weir_homes *homes);
 
 /*
- * Plan all keys: tries a few choices, keeps those in which every key fits and passes
- * weir_plan_check, and returns the one whose first key is simulated fastest.
+ * Plan all keys: tries a few choices, takes of those in which every key fits the one whose first
+ * key is simulated fastest, and proves it with weir_plan_check.
  * homes non-NULL on entry: plan beside them.
  */
 enum weir_status weir_plan_best(struct weir_plan **plans, struct weir_homes **homes,

@@ -172,6 +172,7 @@ static enum weir_status frugal_run(struct contest *c, uint32_t lead)
     const uint32_t leads[] = {lead, 0};
     for (int i = 0; i < 2 && !c->best[0]; i++) {
         const struct weir_plan_choice choice = {.lead = leads[i],
+                                                .update_lead = lead,
                                                 .ring_bytes = ring_default(c, true),
                                                 .optional_host_bytes = UINT64_MAX};
         WEIR_TRY(try_choice(c, &choice));
@@ -204,7 +205,8 @@ static enum weir_status leads_try(struct contest *c)
     return WEIR_OK;
 }
 
-/* A ring that holds a block's gradient takes it off a crowded device before it is written. */
+/* A ring that holds a block's gradient takes what leaves off a crowded device before it is written.
+ */
 static enum weir_status ring_try(struct contest *c)
 {
     struct weir_plan_choice choice = c->best[0]->choice;
@@ -241,15 +243,17 @@ static enum weir_status optionals_try(struct contest *c)
 
 static enum weir_status contest_run(struct contest *c)
 {
-    const struct weir_plan_choice choice = {.lead = visit_stages(c),
+    uint32_t visit = visit_stages(c);
+    const struct weir_plan_choice choice = {.lead = visit,
+                                            .update_lead = visit,
                                             .ring_bytes = ring_default(c, false),
                                             .optional_host_bytes = UINT64_MAX};
     WEIR_TRY(homes_try(c, choice));
     if (!c->best[0])
         return frugal_run(c, choice.lead);
     WEIR_TRY(leads_try(c));
-    WEIR_TRY(ring_try(c));
-    return optionals_try(c);
+    WEIR_TRY(optionals_try(c));
+    return ring_try(c);
 }
 
 /* The slab that a plan may address: later keys keep to the first layout's. */

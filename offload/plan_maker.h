@@ -12,9 +12,10 @@ struct weir_coming {
     uint32_t a, start; /* first stage that uses it; the stage from which its slot is its own */
     bool kept;
     uint32_t id;
-    uint32_t stay;   /* UINT32_MAX: only the update, nothing goes to the device */
-    uint32_t before; /* stay that left it waiting; UINT32_MAX: comes from its home */
-    bool update;     /* carries the block's pending update */
+    uint32_t stay;        /* UINT32_MAX: only the update, nothing goes to the device */
+    uint32_t before;      /* stay that left it waiting; UINT32_MAX: comes from its home */
+    bool update_in_place; /* carries the pending update of windows whose weight is not on NVMe */
+    bool update_in_ring;  /* of windows whose weight passes through the ring */
 };
 
 struct weir_maker {

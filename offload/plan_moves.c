@@ -140,7 +140,9 @@ static enum weir_status window_arrive(struct weir_maker *m, const struct weir_co
     struct weir_draft *d = m->d;
     const struct weir_thing *thing = &d->model->things[c->id];
     const struct weir_window_home *home = &d->homes->blocks[c->id][window];
-    bool update = c->update && window < thing->trained_window_count;
+    bool in_ring = home->part[WEIR_PART_WEIGHT].tier == WEIR_TIER_NVME;
+    bool update =
+        (in_ring ? c->update_in_ring : c->update_in_place) && window < thing->trained_window_count;
     struct weir_op op = {.arrives = true, .thing = c->id, .window = window, .stage = c->a};
     bool device = home->part[WEIR_PART_WEIGHT].tier == WEIR_TIER_DEVICE;
     struct weir_place at[3] = {home->part[0], home->part[1], home->part[2]};

@@ -17,7 +17,8 @@ static int coming_order(const void *x, const void *y)
         return p->kept ? -1 : 1;
     if (p->id != q->id)
         return p->id < q->id ? -1 : 1;
-    return p->stay < q->stay ? -1 : p->stay > q->stay;
+    uint32_t s = p->stay + 1, t = q->stay + 1; /* an update alone before the weight */
+    return s < t ? -1 : s > t;
 }
 
 static uint32_t earlier(uint32_t stage, uint32_t by)
@@ -25,8 +26,9 @@ static uint32_t earlier(uint32_t stage, uint32_t by)
     return stage > by ? stage - by : 0;
 }
 
-/* The block's first use of any kind carries its update: with the weight, or alone if the weight
- * lives on the device or is not wanted yet. */
+/* The block's first use of any kind carries its update. Where the weight lives in host memory or on
+ * the device, or is not wanted yet, the update needs no slot and goes ahead by one visit; through
+ * the ring it goes with the weight. */
 static void block_coming(struct weir_maker *m, uint32_t id)
 {
     struct weir_draft *d = m->d;
@@ -36,13 +38,15 @@ static void block_coming(struct weir_maker *m, uint32_t id)
     uint32_t grad_at = g == UINT32_MAX ? UINT32_MAX : d->uses[d->items[g].first_use].start;
     uint32_t first = weight_at < grad_at ? weight_at : grad_at;
     bool alone = d->device_home[id] || grad_at < weight_at;
-    if (trained && alone && first != UINT32_MAX)
-        m->coming[m->coming_count++] = (struct weir_coming){.a = first,
-                                                            .start = earlier(first, d->choice.lead),
-                                                            .id = id,
-                                                            .stay = UINT32_MAX,
-                                                            .before = UINT32_MAX,
-                                                            .update = true};
+    if (trained && first != UINT32_MAX)
+        m->coming[m->coming_count++] =
+            (struct weir_coming){.a = first,
+                                 .start = earlier(first, d->choice.update_lead),
+                                 .id = id,
+                                 .stay = UINT32_MAX,
+                                 .before = UINT32_MAX,
+                                 .update_in_place = true,
+                                 .update_in_ring = alone};
     if (w == UINT32_MAX || d->device_home[id])
         return;
     const struct weir_item *item = &d->items[w];
@@ -55,7 +59,7 @@ static void block_coming(struct weir_maker *m, uint32_t id)
                                                             .id = id,
                                                             .stay = s,
                                                             .before = UINT32_MAX,
-                                                            .update = update};
+                                                            .update_in_ring = update};
         update = false;
     }
 }

@@ -17,6 +17,7 @@ static void limits_draw(struct test_case *c, struct test_random *random)
     if (test_random_below(random, 16) == 0)
         c->limits.host_bytes = UINT64_MAX;
     c->choice.lead = (uint32_t)test_random_below(random, 9);
+    c->choice.update_lead = (uint32_t)test_random_below(random, 9);
     c->choice.ring_bytes = size_draw(random, 128 << 10, 3);
     c->choice.optional_host_bytes = size_draw(random, 4 << 10, 12);
     c->choice.optional_nvme_bytes = size_draw(random, 4 << 10, 12);

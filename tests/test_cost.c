@@ -230,7 +230,7 @@ static void planned_steps_stay_near_their_floor(void **state)
     test_model_open_large(&m, 5, 4, (struct weir_grain){2048, 2048, 2}, 4096 * 60);
     struct weir_trace *trace = test_trace_train(&m);
     const struct weir_limits limits = {8 << 20, 2 << 20, true, 0};
-    const struct weir_plan_choice choice = {4, 1 << 20, 0, 0, 0};
+    const struct weir_plan_choice choice = {4, 4, 1 << 20, 0, 0, 0};
     struct weir_plan *plan = NULL;
     struct weir_homes *homes = NULL;
     assert_ok(weir_plan_make(&plan, &homes, &m.model, trace, &limits, &choice));
