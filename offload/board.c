@@ -20,8 +20,14 @@ struct cell {
     uint32_t writer_lane, writer; /* writer 0: none */
     uint32_t readers[LANES];
 };
-struct tier_cells {
+/* The cells of BUCKET_BYTES neighbouring bytes, so that a cut moves few of them. */
+#define BUCKET_BYTES (64ull << 20)
+struct bucket {
     struct cell *cells;
+    size_t count, capacity;
+};
+struct tier_cells {
+    struct bucket *buckets;
     size_t count, capacity;
 };
 struct lane_history {
@@ -50,12 +56,6 @@ enum weir_status weir_board_open(struct weir_board **out)
         h->after[0] = (struct clock){{0}};
         h->count = 1;
     }
-    for (uint32_t t = 0; t < WEIR_TIER_COUNT; t++) {
-        struct tier_cells *cells = &board->tiers[t];
-        WEIR_TRY(weir_grow(&cells->cells, &cells->capacity, 1, sizeof *cells->cells, "board"));
-        cells->cells[0] = (struct cell){0};
-        cells->count = 1;
-    }
     return WEIR_OK;
 }
 
@@ -63,15 +63,33 @@ void weir_board_close(struct weir_board *board)
 {
     if (!board)
         return;
-    for (uint32_t t = 0; t < WEIR_TIER_COUNT; t++)
-        weir_free(board->tiers[t].cells);
+    for (uint32_t t = 0; t < WEIR_TIER_COUNT; t++) {
+        for (size_t i = 0; i < board->tiers[t].count; i++)
+            weir_free(board->tiers[t].buckets[i].cells);
+        weir_free(board->tiers[t].buckets);
+    }
     for (uint32_t l = 0; l < LANES; l++)
         weir_free(board->history[l].after);
     weir_free(board);
 }
 
+static enum weir_status bucket_find(struct tier_cells *t, uint64_t at, struct bucket **out)
+{
+    size_t index = (size_t)(at / BUCKET_BYTES);
+    WEIR_TRY(weir_grow(&t->buckets, &t->capacity, index + 1, sizeof *t->buckets, "board"));
+    for (; t->count <= index; t->count++)
+        t->buckets[t->count] = (struct bucket){0};
+    struct bucket *bucket = *out = &t->buckets[index];
+    if (bucket->count > 0)
+        return WEIR_OK;
+    WEIR_TRY(weir_grow(&bucket->cells, &bucket->capacity, 1, sizeof *bucket->cells, "board"));
+    bucket->cells[0] = (struct cell){.at = index * BUCKET_BYTES};
+    bucket->count = 1;
+    return WEIR_OK;
+}
+
 /* The cell that begins at `at`, made if there is none. */
-static enum weir_status cell_cut(struct tier_cells *t, uint64_t at, size_t *index)
+static enum weir_status cell_cut(struct bucket *t, uint64_t at, size_t *index)
 {
     size_t low = 0, high = t->count;
     while (high - low > 1) {
@@ -99,28 +117,41 @@ static void need(struct clock *needs, uint32_t lane, uint32_t number)
         needs->n[lane] = number;
 }
 
+/* Bytes [from, to) of one bucket. */
+static enum weir_status range_touch(struct bucket *b, uint64_t from, uint64_t to, bool write,
+                                    uint32_t lane, uint32_t number, struct clock *needs)
+{
+    size_t first, end;
+    WEIR_TRY(cell_cut(b, from, &first));
+    WEIR_TRY(cell_cut(b, to, &end));
+    for (size_t i = first; i < end; i++) {
+        struct cell *cell = &b->cells[i];
+        if (cell->writer > 0 && !(cell->writer_lane == lane && cell->writer == number))
+            need(needs, cell->writer_lane, cell->writer);
+        for (uint32_t l = 0; write && l < LANES; l++)
+            if (cell->readers[l] > 0 && !(l == lane && cell->readers[l] == number))
+                need(needs, l, cell->readers[l]);
+        if (!write)
+            cell->readers[lane] = number;
+    }
+    if (write) {
+        b->cells[first] = (struct cell){.at = from, .writer_lane = lane, .writer = number};
+        memmove(b->cells + first + 1, b->cells + end, (b->count - end) * sizeof *b->cells);
+        b->count -= end - first - 1;
+    }
+    return WEIR_OK;
+}
+
 static enum weir_status touch(struct weir_board *board, const struct weir_touch *touch,
                               uint32_t lane, uint32_t number, struct clock *needs)
 {
-    struct tier_cells *t = &board->tiers[touch->place.tier];
-    size_t first, end;
-    WEIR_TRY(cell_cut(t, touch->place.offset, &first));
-    WEIR_TRY(cell_cut(t, touch->place.offset + touch->place.bytes, &end));
-    for (size_t i = first; i < end; i++) {
-        struct cell *cell = &t->cells[i];
-        if (cell->writer > 0 && !(cell->writer_lane == lane && cell->writer == number))
-            need(needs, cell->writer_lane, cell->writer);
-        for (uint32_t l = 0; touch->write && l < LANES; l++)
-            if (cell->readers[l] > 0 && !(l == lane && cell->readers[l] == number))
-                need(needs, l, cell->readers[l]);
-        if (!touch->write)
-            cell->readers[lane] = number;
-    }
-    if (touch->write) {
-        t->cells[first] =
-            (struct cell){.at = touch->place.offset, .writer_lane = lane, .writer = number};
-        memmove(t->cells + first + 1, t->cells + end, (t->count - end) * sizeof *t->cells);
-        t->count -= end - first - 1;
+    uint64_t at = touch->place.offset, end = at + touch->place.bytes;
+    while (at < end) {
+        struct bucket *bucket;
+        uint64_t bound = (at / BUCKET_BYTES + 1) * BUCKET_BYTES, to = end < bound ? end : bound;
+        WEIR_TRY(bucket_find(&board->tiers[touch->place.tier], at, &bucket));
+        WEIR_TRY(range_touch(bucket, at, to, touch->write, lane, number, needs));
+        at = to;
     }
     return WEIR_OK;
 }
