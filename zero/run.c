@@ -166,6 +166,7 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
 {
     return weir_io_open(out, &(struct weir_io_options){
                                  .engine = run->options.io_engine,
+                                 .engine_table = run->io_table,
                                  .depth = run->options.nvme_path ? IO_DEPTH : 1,
                                  .request_count = IO_REQUESTS,
                                  .piece_bytes = IO_PIECE_BYTES,

@@ -55,6 +55,7 @@ struct weir_run {
     struct weir_homes *homes;
     void *slabs[2];
     uint64_t slab_bytes[2];
+    const struct weir_io_engine_table *io_table; /* tests set it before layout; NULL: by name */
     struct weir_io *io;
     struct weir_extent extent;
     struct weir_replay *replay;
