@@ -1,5 +1,6 @@
 /*
- * A discrete-event walk of a plan: one server a lane, read and write share the drive.
+ * A discrete-event walk of a plan: one server a lane; read and write share the drive, and on the
+ * host device updates and reductions share the cores with compute.
  */
 #include "offload/cost.h"
 #include "core/memory.h"
@@ -14,8 +15,10 @@ struct walk {
     uint32_t *order, first[WEIR_LANE_COUNT + 1]; /* op indices by lane */
     double *done;                                /* [order index]: when the lane's first n are */
     uint32_t next[WEIR_LANE_COUNT];
-    double free_s[WEIR_LANE_COUNT], drive_s;
+    double free_s[WEIR_LANE_COUNT];
+    double server_s[WEIR_LANE_COUNT];  /* [server_of(lane)]: when its last op ends */
     double *compute, *arrive, *depart; /* [stage] seconds of compute, and of the drive */
+    double *beside;                    /* [stage] seconds of what takes turns with compute */
 };
 
 static uint64_t op_bytes(const struct weir_op *op)
@@ -61,6 +64,16 @@ static bool is_drive(uint32_t lane)
     return lane == WEIR_LANE_READ || lane == WEIR_LANE_WRITE;
 }
 
+/* Lanes that take turns have one server: the first of them. */
+static uint32_t server_of(const struct walk *w, uint32_t lane)
+{
+    if (is_drive(lane))
+        return WEIR_LANE_READ;
+    if (w->cost->update_on_compute && (lane == WEIR_LANE_COLLECTIVE || lane == WEIR_LANE_COMPUTE))
+        return WEIR_LANE_UPDATE;
+    return lane;
+}
+
 static const struct weir_op *lane_next(const struct walk *w, uint32_t lane)
 {
     uint32_t at = w->first[lane] + w->next[lane];
@@ -79,7 +92,8 @@ static bool begin_time(const struct walk *w, uint32_t lane, const struct weir_op
         double met = w->done[w->first[on] + count - 1];
         *ready = met > *ready ? met : *ready;
     }
-    *start = is_drive(lane) && w->drive_s > *ready ? w->drive_s : *ready;
+    double served = w->server_s[server_of(w, lane)];
+    *start = served > *ready ? served : *ready;
     return true;
 }
 
@@ -87,14 +101,15 @@ static void op_run(struct walk *w, uint32_t lane, const struct weir_op *op, doub
                    struct weir_plan_cost *out)
 {
     double seconds = op_seconds(w, op), end = start + seconds;
-    w->free_s[lane] = end;
+    w->free_s[lane] = w->server_s[server_of(w, lane)] = end;
     out->lane_busy_s[lane] += seconds;
     if (is_drive(lane)) {
-        w->drive_s = end;
         (op->arrives ? w->arrive : w->depart)[op->stage] += seconds;
         /* Latency is hidden from the lane by what is in flight behind it, not from its waiters. */
         end += seconds > 0 ? w->cost->latency_s : 0;
     }
+    if (server_of(w, lane) == server_of(w, WEIR_LANE_COMPUTE) && lane != WEIR_LANE_COMPUTE)
+        w->beside[op->stage] += seconds;
     uint32_t at = w->first[lane] + w->next[lane]++;
     double before = w->next[lane] > 1 ? w->done[at - 1] : 0;
     w->done[at] = end > before ? end : before;
@@ -111,7 +126,7 @@ static enum weir_status walk_run(struct walk *w, struct weir_plan_cost *out)
             double ready, start;
             if (!op || !begin_time(w, l, op, &ready, &start))
                 continue;
-            /* The drive serves READ and WRITE in the order in which they became ready. */
+            /* Lanes that take turns are served in the order in which they became ready. */
             if (best == WEIR_LANE_COUNT || start < best_start ||
                 (start <= best_start && ready < best_ready)) {
                 best = l;
@@ -166,9 +181,10 @@ static void floor_find(const struct walk *w, struct weir_plan_cost *out)
         out->io_s += w->arrive[t] + w->depart[t];
     }
     for (uint32_t t = 0; t < w->plan->stage_count; t++) {
-        out->compute_s += w->compute[t];
+        double compute = w->compute[t] + w->beside[t];
+        out->compute_s += compute;
         in += w->arrive[t];
-        chain = (chain > in ? chain : in) + w->compute[t];
+        chain = (chain > in ? chain : in) + compute;
         best = chain + departs > best ? chain + departs : best;
         departs -= w->depart[t];
     }
@@ -192,6 +208,7 @@ static enum weir_status walk_open(struct walk *w)
     WEIR_TRY(weir_alloc(&w->order, plan->op_count, sizeof *w->order, "simulation"));
     WEIR_TRY(weir_alloc(&w->done, plan->op_count, sizeof *w->done, "simulation"));
     WEIR_TRY(weir_alloc(&w->compute, plan->stage_count, sizeof *w->compute, "simulation"));
+    WEIR_TRY(weir_alloc(&w->beside, plan->stage_count, sizeof *w->beside, "simulation"));
     WEIR_TRY(weir_alloc(&w->arrive, plan->stage_count, sizeof *w->arrive, "simulation"));
     WEIR_TRY(weir_alloc(&w->depart, plan->stage_count, sizeof *w->depart, "simulation"));
     for (size_t i = 0; i < plan->op_count; i++)
@@ -222,6 +239,7 @@ enum weir_status weir_plan_cost(const struct weir_plan *plan, const struct weir_
     weir_free(w.order);
     weir_free(w.done);
     weir_free(w.compute);
+    weir_free(w.beside);
     weir_free(w.arrive);
     weir_free(w.depart);
     return status;

@@ -1,6 +1,7 @@
 /*
- * What a plan costs: bytes of each link, seconds by a discrete-event walk (one server a lane, read
- * and write share the drive), and the floor of the schedule (DESIGN 4s).
+ * What a plan costs: bytes of each link, seconds by a discrete-event walk (one server a lane; read
+ * and write share the drive, on the host device updates share the cores with compute), and the
+ * floor of the schedule (DESIGN 4s).
  */
 #ifndef WEIR_OFFLOAD_COST_H
 #define WEIR_OFFLOAD_COST_H

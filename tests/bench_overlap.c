@@ -20,8 +20,8 @@
 
 #define BLOCKS      8u
 #define STAGES      (2 * BLOCKS)
-#define ELEMENTS    (4ull << 20)
-#define FORWARD_NS  25000000u /* a block; backward takes twice that */
+#define ELEMENTS    (2ull << 20)
+#define FORWARD_NS  50000000u /* a block; backward takes twice that */
 #define FORWARD     1e9       /* the work that is said to be */
 #define REPEAT_MOST 32
 
@@ -41,7 +41,8 @@ static void side_open(struct side *s, uint64_t device_bytes, uint64_t host_bytes
                                    .to_host_bytes_per_s = 5e9,
                                    .update_bytes_per_s = 1e10,
                                    .compute_flops_per_s = FORWARD * 1e9 / FORWARD_NS,
-                                   .latency_s = test_pace.latency_s};
+                                   .latency_s = test_pace.latency_s,
+                                   .update_on_compute = true};
     assert_ok(weir_open(&s->run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                         .device = "host",
                                                         .device_bytes = device_bytes,
@@ -228,7 +229,7 @@ int main(int argc, char **argv)
     printf(" IO/C   host       C   floor    step  step/floor             read written  predicted\n"
            "         MiB       s       s       s  median [least, most]   / formula     / step\n");
     for (size_t i = 0; i < 3; i++)
-        for (uint64_t host = 96; host <= 384; host *= 4)
+        for (uint64_t host = 64; host <= 256; host *= 4)
             compare(ratios[i], host << 20, repetitions);
     return 0;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4, true};
 
 static char nvme[256], saves[256];
 

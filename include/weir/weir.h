@@ -69,6 +69,7 @@ struct weir_cost {
     double update_bytes_per_s; /* of state + gradient + weight */
     double compute_flops_per_s;
     double latency_s; /* of one NVMe transfer */
+    bool update_on_compute; /* updates and reductions take turns with compute: the host device */
 };
 
 struct weir_tensor {
