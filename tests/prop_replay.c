@@ -235,11 +235,81 @@ static void any_budget_gives_the_same_bits(void **state)
     assert_true(nvme_steps * 2 >= steps);
 }
 
+/* Kept tensors of this kind that the training step writes to NVMe. */
+static uint32_t kept_writes(const weir_run *run, bool optional)
+{
+    const struct weir_plan *plan = run->keys[0]->plan;
+    uint32_t count = 0;
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct weir_op *op = &plan->ops[i];
+        count += op->kind == WEIR_OP_WRITE && op->part == WEIR_PART_KEPT &&
+                 run->model.things[op->thing].optional == optional;
+    }
+    return count;
+}
+
+/* The least host budget that holds the step: it has no room for what waits. Boundaries go to
+ * NVMe because they must, optional tensors because computing them again is said to take long. */
+static void waits_run(bool inner)
+{
+    struct draw d = {.groups = 1};
+    d.spec = (struct toy_spec){.dtype = WEIR_BF16,
+                               .grad_dtype = WEIR_FP32,
+                               .block_count = 5,
+                               .micro_count = 4,
+                               .width = 4000,
+                               .inner = inner};
+    for (uint32_t b = 0; b < 5; b++) {
+        d.spec.tensor_count[b] = 1;
+        d.spec.elements[b][0] = 2048;
+    }
+    toy_plain_open(&d.plain, &d.spec, small);
+    struct budgets b = {
+        .device_bytes = inner ? 192 << 10 : 64 << 10, .host_bytes = 64 << 10, .nvme = true};
+    while (!d.toy.run) {
+        d.run = run_open(&d.spec, &b, 7);
+        toy_open(&d.toy, d.run, &d.spec);
+        if (record(&d) == WEIR_OK)
+            break;
+        bool host = test_contains(weir_last_error()->text, "host:");
+        *(host ? &b.host_bytes : &b.device_bytes) += 4096;
+        weir_close(d.run);
+        d.toy.run = NULL;
+    }
+    assert_true(kept_writes(d.run, inner) > 0);
+    toy_load(&d.toy, &d.plain);
+    for (uint32_t step = 0; step < 3; step++) {
+        const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
+        struct toy_input input = input_for(&d, step, true);
+        step_both(&d, "train", &input, &update);
+    }
+    assert_ok(weir_flush(d.run));
+    assert_int_equal(0, toy_compare(d.run, &d.plain));
+    weir_close(d.run);
+    toy_plain_close(&d.plain);
+}
+
+static void boundaries_wait_on_nvme_without_a_trace(void **state)
+{
+    (void)state;
+    waits_run(false);
+}
+
+static void optional_tensors_wait_on_nvme_without_a_trace(void **state)
+{
+    (void)state;
+    waits_run(true);
+}
+
 int main(void)
 {
     test_directory_make(nvme);
     test_directory_make(saves);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_budget_gives_the_same_bits),
+        cmocka_unit_test(boundaries_wait_on_nvme_without_a_trace),
+        cmocka_unit_test(optional_tensors_wait_on_nvme_without_a_trace),
+    };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     test_directory_remove(nvme);
     test_directory_remove(saves);
