@@ -227,8 +227,8 @@ enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out)
     void *device, *host;
     struct weir_device_info info;
     run->table->info(run->device, &info);
-    *out = (struct weir_cost){.struct_bytes = sizeof *out,
-                              .update_on_compute = info.calls_run_on_cpu};
+    *out =
+        (struct weir_cost){.struct_bytes = sizeof *out, .update_on_compute = info.calls_run_on_cpu};
     WEIR_TRY(weir_pool_take(run->device_pool, "rate measurement", bytes, &device));
     enum weir_status status = weir_pool_take(run->host_pool, "rate measurement", bytes, &host);
     if (status == WEIR_OK) {

@@ -68,7 +68,7 @@ struct weir_cost {
     double to_device_bytes_per_s, to_host_bytes_per_s;
     double update_bytes_per_s; /* of state + gradient + weight */
     double compute_flops_per_s;
-    double latency_s; /* of one NVMe transfer */
+    double latency_s;       /* of one NVMe transfer */
     bool update_on_compute; /* updates and reductions take turns with compute: the host device */
 };
 
@@ -87,7 +87,7 @@ struct weir_kept {
     size_t struct_bytes;
     const char *name; /* unique in the run; copied */
     uint64_t byte_count;
-    bool optional; /* may be refused: NULL view at NEW and after, the caller recomputes */
+    bool optional;          /* may be refused: NULL view at NEW and after, the caller recomputes */
     double recompute_flops; /* what that costs, at each want after NEW */
 };
 
