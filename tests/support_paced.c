@@ -44,6 +44,17 @@ static void paced_close(struct weir_io_engine *engine)
     weir_free(engine);
 }
 
+static enum weir_status paced_memory(struct weir_io_engine *engine, void *bytes,
+                                     uint64_t byte_count, bool *registered)
+{
+    return weir_io_threads.memory(engine->inner, bytes, byte_count, registered);
+}
+
+static void paced_file(struct weir_io_engine *engine, int fd)
+{
+    weir_io_threads.file(engine->inner, fd);
+}
+
 static uint64_t duration_ns(const struct weir_io_piece *piece)
 {
     double rate =
@@ -141,6 +152,8 @@ const struct weir_io_engine_table test_paced = {
     .name = "paced",
     .open = paced_open,
     .close = paced_close,
+    .memory = paced_memory,
+    .file = paced_file,
     .queue = paced_queue,
     .submit = paced_submit,
     .reap = paced_reap,
