@@ -14,6 +14,7 @@ static void fail(struct weir_replay *r)
 {
     weir_sticky_set(&r->sticky, weir_last_error());
     r->failed = true;
+    pthread_cond_broadcast(&r->changed);
 }
 
 static const struct weir_op *lane_op(const struct weir_replay *r, uint32_t lane, uint32_t number)
