@@ -81,22 +81,22 @@ static enum weir_status block_save(struct save *save, uint32_t block)
 {
     weir_run *run = save->run;
     const struct weir_thing *thing = &run->model.things[block];
+    const uint32_t parts = 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE;
     enum weir_status first = WEIR_OK;
     struct weir_error error = {0};
     for (uint32_t w = 0; w < thing->window_count; w++) {
         struct weir_window_bytes at;
         if (run->pending[block] && w < thing->trained_window_count)
-            WEIR_TRY(weir_optimizer_finish(run, block, w, &at));
+            WEIR_TRY(weir_run_result(run, weir_optimizer_finish(run, block, w, &at)));
         else if (first == WEIR_OK)
-            WEIR_TRY(weir_home_fetch(&run->home, block, w,
-                                     1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE, &at));
+            WEIR_TRY(weir_run_result(run, weir_home_fetch(&run->home, block, w, parts, &at)));
         if (first == WEIR_OK)
             first = weir_window_pieces(run, &save->wholes, block, w, &at, piece_write, save);
         if (first != WEIR_OK && error.status == WEIR_OK)
             error = *weir_last_error();
     }
     run->pending[block] = false;
-    WEIR_TRY(weir_optimizer_verify(run));
+    WEIR_TRY(weir_run_result(run, weir_optimizer_verify(run)));
     return first == WEIR_OK ? WEIR_OK : weir_fail_with(&error);
 }
 
