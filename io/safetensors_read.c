@@ -196,7 +196,8 @@ static int compare_names(const void *left, const void *right)
 static enum weir_status layout_check(const char *path, struct weir_file_tensor *tensors,
                                      size_t count, uint64_t data_bytes)
 {
-    qsort(tensors, count, sizeof *tensors, compare_offsets);
+    if (count > 0)
+        qsort(tensors, count, sizeof *tensors, compare_offsets);
     uint64_t end = 0;
     for (size_t i = 0; i < count; i++) {
         if (tensors[i].offset_bytes != end)
@@ -240,7 +241,8 @@ static enum weir_status header_parse(struct weir_tensors *tensors, json_t *heade
         tensors->count++;
         WEIR_TRY(tensor_parse(path, value, data_bytes, tensor));
     }
-    WEIR_TRY(layout_check(path, tensors->tensors + first, tensors->count - first, data_bytes));
+    size_t count = tensors->count - first;
+    WEIR_TRY(layout_check(path, count > 0 ? &tensors->tensors[first] : NULL, count, data_bytes));
     for (size_t i = first; i < tensors->count; i++)
         tensors->tensors[i].offset_bytes += data_offset;
     return WEIR_OK;
