@@ -37,6 +37,8 @@ enum weir_status weir_score_make(struct weir_score **out, const struct weir_plan
         weir_alloc(&score->order, plan->op_count, sizeof *score->order, "score");
     if (status == WEIR_OK)
         status = weir_alloc(&score->wakes, plan->op_count, sizeof *score->wakes, "score");
+    if (status == WEIR_OK)
+        status = weir_alloc(&score->gets, trace->put_get_count, sizeof *score->gets, "score");
     if (status != WEIR_OK) {
         weir_score_free(score);
         return status;
@@ -61,6 +63,7 @@ void weir_score_free(struct weir_score *score)
     weir_free(score->order);
     weir_free(score->wakes);
     weir_free(score->times);
+    weir_free(score->gets);
     weir_free(score);
 }
 
@@ -72,6 +75,12 @@ enum weir_status weir_score_time(struct weir_score *score)
 uint64_t weir_score_time_bytes(const struct weir_plan *plan)
 {
     return plan->op_count * sizeof(struct weir_op_time);
+}
+
+uint64_t weir_score_bytes(const struct weir_plan *plan, const struct weir_trace *trace)
+{
+    return plan->op_count * (sizeof(uint32_t) + sizeof(bool)) +
+           trace->put_get_count * sizeof(struct weir_get_order);
 }
 
 static enum weir_status lane_open(struct weir_replay *r, uint32_t lane, enum weir_engine engine,
@@ -153,7 +162,6 @@ void weir_replay_close(struct weir_replay *r)
     pthread_mutex_destroy(&r->sticky.lock);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
-    weir_free(r->gets);
     weir_free(r->entries);
     weir_free(r);
 }
@@ -165,8 +173,6 @@ enum weir_status weir_replay_begin(struct weir_replay *r, struct weir_score *sco
     if (r->score)
         return weir_fail(WEIR_ERR_STATE, "step \"%s\": begun inside step \"%s\"; end that first",
                          score->plan->key, r->score->plan->key);
-    WEIR_TRY(weir_grow(&r->gets, &r->get_capacity, score->trace->put_get_count, sizeof *r->gets,
-                       "get orders"));
     pthread_mutex_lock(&r->lock);
     for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++) {
         r->lanes[l].count = score->first[l + 1] - score->first[l];
@@ -234,9 +240,10 @@ enum weir_status weir_replay_end(struct weir_replay *r, struct weir_replay_stats
     }
     WEIR_TRY(weir_replay_seal(r));
     WEIR_TRY(compute_finish(r, r->opened_count));
+    const struct weir_get_order *gets = r->score->gets;
     for (size_t i = 0; i < r->get_count; i++)
-        memcpy(r->gets[i].to, (char *)r->options.slabs[WEIR_TIER_HOST] + r->gets[i].mail_offset,
-               r->gets[i].byte_count);
+        memcpy(gets[i].to, (char *)r->options.slabs[WEIR_TIER_HOST] + gets[i].mail_offset,
+               gets[i].byte_count);
     WEIR_TRY(step_close(r));
     *stats = r->stats;
     stats->stall_ns = r->stall_ns;

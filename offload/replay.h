@@ -47,6 +47,7 @@ struct weir_score;
 enum weir_status weir_score_make(struct weir_score **out, const struct weir_plan *plan,
                                  const struct weir_trace *trace);
 void weir_score_free(struct weir_score *score);
+uint64_t weir_score_bytes(const struct weir_plan *plan, const struct weir_trace *trace); /* heap */
 /* From the next step on keep when each op begins and ends. */
 enum weir_status weir_score_time(struct weir_score *score);
 uint64_t weir_score_time_bytes(const struct weir_plan *plan); /* heap that takes */

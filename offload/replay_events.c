@@ -240,7 +240,7 @@ enum weir_status weir_replay_get(struct weir_replay *r, uint32_t kept, void *byt
     struct weir_get_order order = {.to = bytes,
                                    .mail_offset = r->score->plan->mail[event->count],
                                    .byte_count = r->options.model->things[kept].byte_count};
-    r->gets[r->get_count++] = order;
+    r->score->gets[r->get_count++] = order;
     r->cursor++;
     return r->table->copy(r->options.compute,
                           (char *)r->options.slabs[WEIR_TIER_HOST] + order.mail_offset, view.bytes,

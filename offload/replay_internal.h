@@ -21,6 +21,11 @@ struct weir_op_time {
     uint64_t begin_ns, end_ns; /* 0: left out */
 };
 
+struct weir_get_order {
+    void *to;
+    uint64_t mail_offset, byte_count;
+};
+
 struct weir_score {
     const struct weir_plan *plan;
     const struct weir_trace *trace;
@@ -29,6 +34,7 @@ struct weir_score {
     bool *wakes;                         /* [op]: the driver must hear of its completion */
     struct weir_op_time *times;          /* [op], of the latest step; NULL: not timed */
     uint64_t begin_ns;                   /* of that step */
+    struct weir_get_order *gets;         /* of the step; as many as the trace has puts and gets */
 };
 
 struct weir_lane_state {
@@ -38,11 +44,6 @@ struct weir_lane_state {
     struct weir_stream *stream; /* NULL: READ, WRITE */
     struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
     bool finished[WEIR_LANE_SLOTS];             /* READ, WRITE: complete out of order; driver */
-};
-
-struct weir_get_order {
-    void *to;
-    uint64_t mail_offset, byte_count;
 };
 
 struct weir_replay {
@@ -73,8 +74,7 @@ struct weir_replay {
     /* user thread only */
     size_t cursor; /* of trace.events */
     uint32_t opened_count, held_count;
-    struct weir_get_order *gets;
-    size_t get_count, get_capacity;
+    size_t get_count; /* of score.gets */
 
     /* compute engine only: written by stamps in stream order, read after a sync */
     uint64_t stall_from_ns, stall_ns;

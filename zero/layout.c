@@ -50,7 +50,7 @@ static uint64_t tables_bytes(const weir_run *run, struct weir_plan *const *plans
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++)
         bytes += weir_plan_bytes(plans[i]) + weir_trace_bytes(traces[i]) +
-                 plans[i]->op_count * (sizeof(uint32_t) + sizeof(bool)) +
+                 weir_score_bytes(plans[i], traces[i]) +
                  (run->timeline ? weir_score_time_bytes(plans[i]) : 0);
     return bytes;
 }
@@ -282,23 +282,41 @@ static enum weir_status tiers_make(weir_run *run, uint64_t nvme_bytes)
     return status;
 }
 
-/* Hand the plans to their keys; tables_bytes are charged from now on. */
-static enum weir_status keys_take(weir_run *run, struct weir_plan **plans, uint64_t tables)
+static enum weir_status scores_make(weir_run *run, struct weir_plan *const *plans)
 {
     size_t next = 0;
     for (size_t i = 0; i < run->key_count; i++) {
         struct weir_key *key = run->keys[i];
         if (key->plan)
             continue;
-        key->plan = plans[next];
-        plans[next++] = NULL;
-        WEIR_TRY(weir_score_make(&key->score, key->plan, key->trace));
+        WEIR_TRY(weir_score_make(&key->score, plans[next++], key->trace));
         if (run->timeline)
             WEIR_TRY(weir_score_time(key->score));
     }
-    WEIR_TRY(weir_pool_charge(run->host_pool, "traces and plans", (int64_t)tables));
-    run->charged_bytes += (int64_t)tables;
     return WEIR_OK;
+}
+
+/* Hand the plans to their keys, all or none; tables_bytes are charged from now on. */
+static enum weir_status keys_take(weir_run *run, struct weir_plan **plans, uint64_t tables)
+{
+    enum weir_status status = scores_make(run, plans);
+    if (status == WEIR_OK)
+        status = weir_pool_charge(run->host_pool, "traces and plans", (int64_t)tables);
+    size_t next = 0;
+    for (size_t i = 0; i < run->key_count; i++) {
+        struct weir_key *key = run->keys[i];
+        if (key->plan)
+            continue;
+        if (status == WEIR_OK) {
+            key->plan = plans[next];
+            plans[next++] = NULL;
+        } else {
+            weir_score_free(key->score);
+            key->score = NULL;
+        }
+    }
+    run->charged_bytes += status == WEIR_OK ? (int64_t)tables : 0;
+    return status;
 }
 
 static uint64_t nvme_most(struct weir_plan *const *plans, size_t count,
