@@ -18,8 +18,7 @@ static char base[256];
 static weir_run *run_open(const struct toy_spec *spec)
 {
     weir_run *run;
-    assert_ok(
-        weir_open_with_grain(&run,
+    assert_ok(weir_open_with(&run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = 1 << 20,
@@ -29,7 +28,7 @@ static weir_run *run_open(const struct toy_spec *spec)
                                                     .grad_dtype = spec->grad_dtype,
                                                     .thread_count = 1,
                                                     .cost = &cost},
-                             small));
+                             &(struct weir_seams){.grain = small}));
     return run;
 }
 
@@ -82,11 +81,11 @@ static void run_begin(struct toy *toy, struct toy_plain *plain, weir_run **run)
 {
     float loss;
     *run = run_open(&spec);
-    toy_open(toy, *run, &spec);
+    assert_ok(toy_open(toy, *run, &spec));
     assert_ok(toy_step(toy, "train", true, &input, &update, &loss, NULL));
     assert_ok(weir_layout(*run));
     toy_plain_open(plain, &spec, small);
-    toy_load(toy, plain);
+    assert_ok(toy_load(toy, plain));
 }
 
 static void one_call(enum weir_file_call call, int os_errno, enum weir_status expected)

@@ -50,7 +50,7 @@ static void file_fill(struct rig *rig)
     assert_true(rig->fd >= 0);
     rig->before = malloc(4 * ALL);
     assert_non_null(rig->before);
-    struct test_random random = {11};
+    struct test_random random = {.state = 11};
     for (size_t i = 0; i < 4 * ALL; i++)
         rig->before[i] = (unsigned char)test_random_next(&random);
     assert_int_equal(4 * ALL, pwrite(rig->fd, rig->before, 4 * ALL, 0));
@@ -206,7 +206,7 @@ static void interruptions_and_short_transfers_are_made_good(void **state)
     struct test_random random = test_random_open(23);
     for (uint32_t round = 0; round < test_draws(150); round++) {
         test_engine_script =
-            (struct test_engine_script){.random = {test_random_next(&random)},
+            (struct test_engine_script){.random = {.state = test_random_next(&random)},
                                         .reorder = true,
                                         .late = true,
                                         .shorten = round % 3 != 0,

@@ -59,7 +59,7 @@ static void fail_each(enum weir_status (*run)(void), uint64_t least)
 static void each_failed_allocation_is_an_error(void **state)
 {
     (void)state;
-    struct test_random random = {31};
+    struct test_random random = {.state = 31};
     while (!test_case_open(&c, &random, false))
         test_case_close(&c);
     fail_each(record, 5);

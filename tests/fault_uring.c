@@ -120,7 +120,7 @@ static void bytes_travel(struct weir_io *io, uint32_t file, uint64_t first, unsi
 {
     enum { ROOM = 24 * BLOCK };
     static unsigned char model[16 * ROOM];
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     struct weir_io_request requests[16];
     for (uint64_t i = 0; i < 16; i++) {
         uint64_t skew = test_random_below(&random, 2) ? test_random_below(&random, BLOCK) : 0;

@@ -136,9 +136,9 @@ static void file_equals_model(struct world *world)
 static void world_run(const struct weir_io_engine_table *table, const char *directory, bool direct,
                       uint64_t seed, uint32_t steps)
 {
-    struct world world = {.random = {seed}};
+    struct world world = {.random = {.state = seed}};
     test_engine_script = (struct test_engine_script){
-        .random = {seed ^ 1}, .reorder = true, .late = true, .shorten = true};
+        .random = {.state = seed ^ 1}, .reorder = true, .late = true, .shorten = true};
     uint32_t depth = (uint32_t)test_random_below(&world.random, 9) + 1;
     assert_ok(weir_io_open(&world.io, &(struct weir_io_options){.engine_table = table,
                                                                 .depth = depth,

@@ -60,8 +60,7 @@ struct draw {
 
 static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
-    assert_ok(
-        weir_open_with_grain(&d->run,
+    assert_ok(weir_open_with(&d->run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = b->device_bytes,
@@ -74,7 +73,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .strict = true,
                                                     .strict_seed = seed,
                                                     .cost = &cost},
-                             small));
+                             &(struct weir_seams){.grain = small}));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
 
@@ -171,7 +170,7 @@ static void resume_elsewhere(struct draw *d, struct test_random *random)
 
 static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
 {
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     struct draw d = {.spec = spec_draw(&random)};
     d.grad_dtype = test_random_below(&random, 2) ? WEIR_BF16 : WEIR_FP32;
     d.groups = 1 + (uint32_t)test_random_below(&random, d.spec.micro_count);

@@ -270,7 +270,7 @@ static const char *hurt(struct mutant *m, struct test_random *random, size_t op)
         struct test_order order = {.late = i < m->victim_count ? m->victims[i] : SIZE_MAX,
                                    .early = i > 0 && op < m->plan.op_count ? op : SIZE_MAX,
                                    .listed = i == m->victim_count,
-                                   .random = {test_random_next(random)}};
+                                   .random = {.state = test_random_next(random)}};
         test_machine_open(&machine, &m->c->m.model, m->c->homes, plans, 1,
                           test_random_next(random));
         for (int step = 0; step < 2 && !fault; step++)

@@ -48,23 +48,23 @@ static struct budgets budgets_draw(struct test_random *random, const struct toy_
 static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, uint64_t seed)
 {
     weir_run *run;
-    assert_ok(weir_open_with_grain(&run,
-                                   &(struct weir_options){
-                                       .struct_bytes = sizeof(struct weir_options),
-                                       .device = "host",
-                                       .device_bytes = b->device_bytes,
-                                       .host_bytes = b->host_bytes,
-                                       .nvme_path = b->nvme ? nvme : NULL,
-                                       .io_engine = test_engine_draw(seed),
-                                       .dtype = spec->dtype,
-                                       .grad_dtype = spec->grad_dtype,
-                                       .thread_count = 2,
-                                       .ring_bytes = b->ring_bytes,
-                                       .strict = true,
-                                       .strict_seed = seed,
-                                       .cost = &cost,
-                                   },
-                                   small));
+    assert_ok(weir_open_with(&run,
+                             &(struct weir_options){
+                                 .struct_bytes = sizeof(struct weir_options),
+                                 .device = "host",
+                                 .device_bytes = b->device_bytes,
+                                 .host_bytes = b->host_bytes,
+                                 .nvme_path = b->nvme ? nvme : NULL,
+                                 .io_engine = test_engine_draw(seed),
+                                 .dtype = spec->dtype,
+                                 .grad_dtype = spec->grad_dtype,
+                                 .thread_count = 2,
+                                 .ring_bytes = b->ring_bytes,
+                                 .strict = true,
+                                 .strict_seed = seed,
+                                 .cost = &cost,
+                             },
+                             &(struct weir_seams){.grain = small}));
     return run;
 }
 
@@ -106,7 +106,7 @@ static void run_fit(struct draw *d, struct test_random *random)
     struct budgets b = budgets_draw(random, &d->spec);
     for (int attempt = 0;; attempt++) {
         d->run = run_open(&d->spec, &b, test_random_next(random));
-        toy_open(&d->toy, d->run, &d->spec);
+        assert_ok(toy_open(&d->toy, d->run, &d->spec));
         enum weir_status status = record(d);
         if (status == WEIR_OK)
             return;
@@ -192,13 +192,13 @@ static void event_draw(struct draw *d, struct test_random *random, uint32_t step
 
 static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
 {
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     struct draw d = {.spec = toy_spec_draw(&random)};
     d.groups = 1 + (uint32_t)test_random_below(&random, d.spec.micro_count);
     toy_plain_open(&d.plain, &d.spec, small);
     run_fit(&d, &random);
     uint64_t hash = weir_plan_hash(d.run->keys[0]->plan, d.run->homes);
-    toy_load(&d.toy, &d.plain);
+    assert_ok(toy_load(&d.toy, &d.plain));
     for (uint32_t step = 0; step < 4; step++) {
         struct weir_update update = {sizeof update,      0.01f, 0.9f, 0.95f, 1e-8f, 0.1f,
                                      step & 1 ? 0.5f : 0};

@@ -14,7 +14,7 @@ bool test_contains(const char *text, const char *part)
 struct test_random test_random_open(uint64_t fallback)
 {
     const char *given = getenv("WEIR_SEED");
-    struct test_random random = {given ? strtoull(given, NULL, 0) : fallback};
+    struct test_random random = {.state = given ? strtoull(given, NULL, 0) : fallback};
     printf("seed %llu\n", (unsigned long long)random.state);
     return random;
 }
@@ -28,8 +28,19 @@ uint64_t test_random_next(struct test_random *random)
     return z ^ (z >> 31);
 }
 
+/* A fuzzer changes bytes, so a small choice takes one and leaves the others as they were. */
+static uint64_t bytes_take(struct test_random *random, uint64_t bound)
+{
+    uint64_t value = 0;
+    for (uint64_t most = 1; most < bound && random->bytes < random->end; most = most << 8 | 0xff)
+        value = value << 8 | *random->bytes++;
+    return value % bound;
+}
+
 uint64_t test_random_below(struct test_random *random, uint64_t bound)
 {
+    if (random->bytes < random->end)
+        return bytes_take(random, bound);
     return test_random_next(random) % bound;
 }
 

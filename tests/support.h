@@ -36,6 +36,7 @@ bool test_contains(const char *text, const char *part);
 
 struct test_random {
     uint64_t state;
+    const unsigned char *bytes, *end; /* a fuzzer's: drawn from first; NULL: none */
 };
 /* Seeded from WEIR_SEED, else `fallback`; prints the seed. */
 struct test_random test_random_open(uint64_t fallback);

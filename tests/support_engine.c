@@ -226,7 +226,7 @@ unsigned char *test_memory_make(size_t bytes, unsigned char value)
 
 void test_pattern_fill(unsigned char *bytes, size_t count, uint64_t seed)
 {
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     for (size_t i = 0; i < count; i++)
         bytes[i] = (unsigned char)test_random_next(&random);
 }

@@ -79,7 +79,7 @@ void test_machine_open(struct test_machine *m, const struct weir_model *model,
                        const struct weir_homes *homes, struct weir_plan *const *plans,
                        size_t plan_count, uint64_t seed)
 {
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     *m = (struct test_machine){.model = model,
                                .homes = homes,
                                .bytes = {homes->device_end, homes->host_end, homes->nvme_end}};

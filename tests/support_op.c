@@ -184,7 +184,7 @@ static void bf16_check(const struct test_op *op, float *const *bf16, float *cons
 
 static void inputs_draw(const struct test_op *op, uint64_t seed, float **in)
 {
-    struct test_random random = {seed};
+    struct test_random random = {.state = seed};
     test_op_make(op->in, op->in_count, in);
     for (uint32_t i = 0; i < op->in_count; i++)
         for (uint64_t e = 0; e < op->in[i].count; e++)

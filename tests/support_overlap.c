@@ -20,8 +20,7 @@ void overlap_open(struct overlap *s, const struct overlap_spec *spec, uint64_t d
                                    .compute_flops_per_s = FORWARD * 1e9 / (double)spec->forward_ns,
                                    .latency_s = test_pace.latency_s,
                                    .update_on_compute = true};
-    assert_ok(
-        weir_open_with_grain(&s->run,
+    assert_ok(weir_open_with(&s->run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = device_bytes,
@@ -31,8 +30,7 @@ void overlap_open(struct overlap *s, const struct overlap_spec *spec, uint64_t d
                                                     .grad_dtype = WEIR_FP32,
                                                     .thread_count = 1,
                                                     .cost = &cost},
-                             spec->grain));
-    s->run->io_table = &test_paced;
+                             &(struct weir_seams){.grain = spec->grain, .io = &test_paced}));
     for (uint32_t b = 0; b < OVERLAP_BLOCKS; b++) {
         char name[16];
         snprintf(name, sizeof name, "block%u", b);

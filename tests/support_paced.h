@@ -3,7 +3,7 @@
  * engine, which moves the bytes. One at a time is open.
  *
  *     test_pace = (struct test_pace){.read_bytes_per_s = 5e8, .write_bytes_per_s = 5e8};
- *     run->io_table = &test_paced;      // between weir_open and weir_layout
+ *     weir_open_with(&run, &options, &(struct weir_seams){.grain = grain, .io = &test_paced});
  *
  * Reads and writes share one queue, as in offload/cost.c: a piece begins when the one queued before
  * it has ended, takes bytes / rate, and its completion comes a latency later. The queue's clock

@@ -59,5 +59,5 @@ struct test_order test_order_draw(struct test_random *random, const struct weir_
     return (struct test_order){.listed = test_random_below(random, 8) == 0,
                                .late = test_random_below(random, plan->op_count),
                                .early = test_random_below(random, plan->op_count),
-                               .random = {test_random_next(random)}};
+                               .random = {.state = test_random_next(random)}};
 }

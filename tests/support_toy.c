@@ -52,42 +52,42 @@ void toy_tensors(const struct toy_spec *spec, uint32_t block, struct weir_tensor
 
 /* Through weir ------------------------------------------------------------------------------ */
 
-static uint32_t kept(struct toy *toy, const char *kind, uint32_t i, uint32_t m, uint64_t bytes,
-                     bool optional)
+static enum weir_status kept(struct toy *toy, const char *kind, uint32_t i, uint32_t m,
+                             bool optional, uint32_t *id)
 {
     char name[32];
-    uint32_t id;
+    bool scalar = strcmp(kind, "loss") == 0 || strcmp(kind, "input") == 0;
     snprintf(name, sizeof name, "%s%u.%u", kind, i, m);
-    assert_ok(weir_kept_add(toy->run,
-                            &(struct weir_kept){.struct_bytes = sizeof(struct weir_kept),
-                                                .name = name,
-                                                .byte_count = bytes,
-                                                .optional = optional,
-                                                .recompute_flops = optional ? 1e7 : 0},
-                            &id));
-    return id;
+    return weir_kept_add(
+        toy->run,
+        &(struct weir_kept){.struct_bytes = sizeof(struct weir_kept),
+                            .name = name,
+                            .byte_count = (scalar ? 1 : toy->spec.width) * sizeof(float),
+                            .optional = optional,
+                            .recompute_flops = optional ? 1e7 : 0},
+        id);
 }
 
-void toy_open(struct toy *toy, weir_run *run, const struct toy_spec *spec)
+enum weir_status toy_open(struct toy *toy, weir_run *run, const struct toy_spec *spec)
 {
     *toy = (struct toy){.spec = *spec, .run = run, .abort_at = -1};
-    uint64_t bytes = spec->width * sizeof(float);
     for (uint32_t b = 0; b < toy_block_count(spec); b++) {
         struct weir_tensor tensors[TOY_TENSORS];
         char names[TOY_TENSORS][32];
         toy_tensors(spec, b, tensors, names);
-        assert_ok(weir_block_add(run, tensors, spec->tensor_count[b], &toy->blocks[b]));
+        WEIR_TRY(weir_block_add(run, tensors, spec->tensor_count[b], &toy->blocks[b]));
     }
     for (uint32_t m = 0; m < spec->micro_count; m++) {
         for (uint32_t i = 0; i <= spec->block_count; i++)
-            toy->boundary[i][m] = kept(toy, "x", i, m, bytes, false);
+            WEIR_TRY(kept(toy, "x", i, m, false, &toy->boundary[i][m]));
         for (uint32_t i = 0; i < spec->block_count; i++)
-            toy->inner[i][m] = kept(toy, "inner", i, m, bytes, true);
+            WEIR_TRY(kept(toy, "inner", i, m, true, &toy->inner[i][m]));
         for (uint32_t i = 0; i < 2; i++)
-            toy->d[i][m] = kept(toy, "d", i, m, bytes, false);
-        toy->loss[m] = kept(toy, "loss", 0, m, sizeof(float), false);
-        toy->input[m] = kept(toy, "input", 0, m, sizeof(float), false);
+            WEIR_TRY(kept(toy, "d", i, m, false, &toy->d[i][m]));
+        WEIR_TRY(kept(toy, "loss", 0, m, false, &toy->loss[m]));
+        WEIR_TRY(kept(toy, "input", 0, m, false, &toy->input[m]));
     }
+    return WEIR_OK;
 }
 
 typedef void work_fn(const struct work *work);
@@ -128,7 +128,20 @@ static enum weir_status queue(struct toy *toy, work_fn *fn, const struct work *w
     range(r, &n, w->grad, w->grad ? w->elements * sizeof(float) : 0, true);
     range(r, &n, w->loss, sizeof(float), true);
     struct weir_device *device = weir_compute_device(toy->run);
-    return device->table->call(weir_compute_stream(toy->run), queued_run, &q, sizeof q, r, n);
+    enum weir_status status =
+        device->table->call(weir_compute_stream(toy->run), queued_run, &q, sizeof q, r, n);
+    toy->queue_failed = status != WEIR_OK;
+    return status;
+}
+
+/* Scratch is ours alone: whoever else lives there is destroyed. */
+static enum weir_status scratch_spoil(struct toy *toy, void *scratch, uint64_t bytes)
+{
+    struct weir_device *device = weir_compute_device(toy->run);
+    enum weir_status status =
+        device->table->fill(weir_compute_stream(toy->run), scratch, 0x33, bytes);
+    toy->queue_failed = status != WEIR_OK;
+    return status;
 }
 
 struct context {
@@ -195,9 +208,7 @@ static enum weir_status forward_stage(struct context *c, uint32_t b, uint32_t m,
     void *scratch;
     WEIR_TRY(weir_scratch(toy->run, 5000, &scratch));
     if (!c->dry) {
-        /* Scratch is ours alone: whoever else lives there is destroyed. */
-        WEIR_TRY(weir_compute_device(toy->run)->table->fill(weir_compute_stream(toy->run), scratch,
-                                                            0x33, 5000));
+        WEIR_TRY(scratch_spoil(toy, scratch, 5000));
         struct work w = work_base(c, b, block);
         w.x = v[0].bytes;
         w.y = v[1].bytes;

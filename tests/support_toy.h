@@ -49,9 +49,11 @@ struct toy { /* on a run */
     uint32_t boundary[TOY_BLOCKS + 2][TOY_MICRO], inner[TOY_BLOCKS + 1][TOY_MICRO];
     uint32_t d[2][TOY_MICRO], loss[TOY_MICRO], input[TOY_MICRO];
     float losses[TOY_MICRO];
-    int abort_at; /* -1, or leave the step at this want */
+    int abort_at;      /* -1, or leave the step at this want */
+    bool queue_failed; /* the last piece of the toy's own work could not be queued */
 };
-void toy_open(struct toy *toy, weir_run *run, const struct toy_spec *spec);
+enum weir_status toy_open(struct toy *toy, weir_run *run,
+                          const struct toy_spec *spec) WEIR_MUST_CHECK;
 uint32_t toy_block_count(const struct toy_spec *spec);
 /* CANCELED after abort_at. key: records when dry. */
 enum weir_status toy_step(struct toy *toy, const char *key, bool dry, const struct toy_input *input,
@@ -67,8 +69,8 @@ void toy_plain_close(struct toy_plain *plain);
 void toy_plain_step(struct toy_plain *plain, const struct toy_input *input,
                     const struct weir_update *update, float *loss, double *norm, bool *skipped);
 
-/* The same initial weights into both. */
-void toy_load(struct toy *toy, struct toy_plain *plain);
+/* The same initial weights into both; plain NULL: into the run alone. */
+enum weir_status toy_load(struct toy *toy, struct toy_plain *plain) WEIR_MUST_CHECK;
 /* Weight, residual and moments of every window, as bits; the number of elements that differ. */
 uint64_t toy_compare(weir_run *run, const struct toy_plain *plain);
 

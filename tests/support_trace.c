@@ -124,7 +124,7 @@ void test_model_open_large(struct test_model *m, uint32_t layers, uint32_t micro
         m->layer[l] = block_add(m, name, 1, &layer_elements, trained);
     }
     m->norm = block_add(m, "N", 1, small, trained);
-    kept_draw(m, &(struct test_random){1});
+    kept_draw(m, &(struct test_random){.state = 1});
 }
 
 void test_model_close(struct test_model *m)

@@ -17,7 +17,7 @@ static size_t op_find(const struct test_case *c, enum weir_op_kind kind)
 
 static void open(struct fixture *f)
 {
-    f->random = (struct test_random){21};
+    f->random = (struct test_random){.state = 21};
     while (!test_case_open(&f->c, &f->random, false) || op_find(&f->c, WEIR_OP_WRITE) == SIZE_MAX ||
            f->c.traces[0]->scratch_count < 2)
         test_case_close(&f->c);

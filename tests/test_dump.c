@@ -15,7 +15,7 @@ static void case_open(struct test_case *c, struct test_random *random, bool wild
 
 static void small_case_open(struct test_case *c)
 {
-    struct test_random random = {77};
+    struct test_random random = {.state = 77};
     case_open(c, &random, false);
     while (c->plans[0]->op_count > 120) {
         test_case_close(c);

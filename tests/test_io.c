@@ -278,7 +278,7 @@ static void ten_thousand_requests_pass_through_depth_4(void **state)
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
     unsigned char *bytes = test_memory_make(64 * ROOM, 0), *back = test_memory_make(64 * ROOM, 0);
     assert_ok(weir_io_memory_add(io, bytes, 40 * ROOM));
-    struct test_random random = {9};
+    struct test_random random = {.state = 9};
     for (int round = 0; round < 79; round++) {
         test_pattern_fill(bytes, 64 * ROOM, test_random_next(&random));
         struct weir_io_request requests[64];

@@ -23,8 +23,7 @@ static void open_run(struct fixture *f)
 {
     /* Weight and fp32 gradient of three blocks, and a page for the kept tensor. */
     uint64_t device_bytes = 3 * ELEMENTS * 6 + 3 * 4096;
-    assert_ok(
-        weir_open_with_grain(&f->run,
+    assert_ok(weir_open_with(&f->run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = device_bytes,
@@ -35,7 +34,7 @@ static void open_run(struct fixture *f)
                                                     .thread_count = 1,
                                                     .ring_bytes = 160 << 10,
                                                     .cost = &cost},
-                             (struct weir_grain){2048, 2048, 2}));
+                             &(struct weir_seams){.grain = {2048, 2048, 2}}));
     for (uint32_t b = 0; b < BLOCKS; b++) {
         char name[16];
         snprintf(name, sizeof name, "block%u", b);

@@ -43,8 +43,7 @@ static void step(struct fixture *f, bool dry)
 
 static void fixture_open(struct fixture *f, bool timeline)
 {
-    assert_ok(
-        weir_open_with_grain(&f->run,
+    assert_ok(weir_open_with(&f->run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = 256 << 10,
@@ -54,8 +53,8 @@ static void fixture_open(struct fixture *f, bool timeline)
                                                     .grad_dtype = spec.grad_dtype,
                                                     .thread_count = 1,
                                                     .cost = &cost},
-                             small));
-    toy_open(&f->toy, f->run, &spec);
+                             &(struct weir_seams){.grain = small}));
+    assert_ok(toy_open(&f->toy, f->run, &spec));
     toy_plain_open(&f->plain, &spec, small);
     step(f, true);
     if (timeline)

@@ -51,10 +51,24 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
     return WEIR_OK;
 }
 
+static enum weir_status tables_find(weir_run *run, const struct weir_seams *seams,
+                                    const struct weir_comm_table **comm)
+{
+    const char *device = run->options.device;
+    run->table = seams->device;
+    run->math = seams->kernels;
+    *comm = seams->comm;
+    run->io_table = seams->io;
+    if (!run->table)
+        WEIR_TRY(weir_device_find(device, &run->table));
+    if (!run->math)
+        WEIR_TRY(weir_kernels_find(device, &run->math));
+    return *comm ? WEIR_OK : weir_comm_find("single", comm);
+}
+
 static enum weir_status device_open(weir_run *run)
 {
     const struct weir_options *o = &run->options;
-    WEIR_TRY(weir_device_find(o->device, &run->table));
     weir_numa_open(&run->numa, WEIR_NUMA_NOWHERE, &run->log);
     WEIR_TRY(run->table->open(&run->device, &(struct weir_device_options){
                                                 .memory_bytes = o->device_bytes,
@@ -65,7 +79,6 @@ static enum weir_status device_open(weir_run *run)
                                                 .log = &run->log,
                                             }));
     run->options.device = run->table->name;
-    WEIR_TRY(weir_kernels_find(o->device, &run->math));
     WEIR_TRY(run->math->open(&run->kernels, run->device, o->thread_count, NULL, &run->log));
     WEIR_TRY(run->table->stream_create(run->device, WEIR_ENGINE_COMPUTE, "user", &run->compute));
     WEIR_TRY(weir_pool_open(&run->device_pool, run->device, WEIR_POOL_DEVICE, "device",
@@ -74,8 +87,19 @@ static enum weir_status device_open(weir_run *run)
                           "raise host_bytes or give an nvme_path");
 }
 
-enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options *options,
-                                      struct weir_grain grain)
+static enum weir_status run_fill(weir_run *run, const struct weir_options *options,
+                                 const struct weir_seams *seams)
+{
+    const struct weir_comm_table *comm;
+    WEIR_TRY(options_take(run, options));
+    weir_model_open(&run->model, run->options.dtype, run->options.grad_dtype, seams->grain);
+    WEIR_TRY(tables_find(run, seams, &comm));
+    WEIR_TRY(device_open(run));
+    return comm->open(&run->comm);
+}
+
+enum weir_status weir_open_with(weir_run **out, const struct weir_options *options,
+                                const struct weir_seams *seams)
 {
     if (!out || !options || options->struct_bytes < offsetof(struct weir_options, cost))
         return weir_fail(WEIR_ERR_ARG,
@@ -86,16 +110,7 @@ enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options 
     WEIR_TRY(weir_alloc(&run, 1, sizeof *run, "run"));
     pthread_mutex_init(&run->log.lock, NULL);
     run->extent.fd = -1;
-    enum weir_status status = options_take(run, options);
-    if (status == WEIR_OK)
-        status = device_open(run);
-    if (status == WEIR_OK) {
-        const struct weir_comm_table *comm;
-        status = weir_comm_find("single", &comm);
-        if (status == WEIR_OK)
-            status = comm->open(&run->comm);
-    }
-    weir_model_open(&run->model, run->options.dtype, run->options.grad_dtype, grain);
+    enum weir_status status = run_fill(run, options, seams);
     if (status != WEIR_OK) {
         struct weir_error error = *weir_last_error();
         weir_close(run);
@@ -107,7 +122,7 @@ enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options 
 
 enum weir_status weir_open(weir_run **out, const struct weir_options *options)
 {
-    return weir_open_with_grain(out, options, WEIR_GRAIN_DEFAULT);
+    return weir_open_with(out, options, &(struct weir_seams){.grain = WEIR_GRAIN_DEFAULT});
 }
 
 void weir_key_free(struct weir_key *key)

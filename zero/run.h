@@ -8,8 +8,8 @@
 #include "alloc/numa.h"
 #include "alloc/pool.h"
 #include "core/clock.h"
+#include "io/engine.h"
 #include "io/extent.h"
-#include "io/io.h"
 #include "kernels/kernels.h"
 #include "offload/cost.h"
 #include "offload/home.h"
@@ -31,10 +31,21 @@ struct weir_owed {
     float clip_factor, correction1, correction2;
 };
 
+/* The tables under a run and its grain. weir_open takes them by name; tests put doubles under a run
+ * and a grain that gives small blocks many windows. NULL: by name. */
+struct weir_seams {
+    struct weir_grain grain;
+    const struct weir_device_table *device;
+    const struct weir_kernels_table *kernels;
+    const struct weir_comm_table *comm;
+    const struct weir_io_engine_table *io;
+};
+
 struct weir_run {
     struct weir_log log;
     char *nvme_path, *io_engine;
-    struct weir_options options; /* names and paths point to copies */
+    struct weir_options options;                 /* names and paths point to copies */
+    const struct weir_io_engine_table *io_table; /* NULL: by name */
     struct weir_numa numa;
     struct weir_device *device;
     const struct weir_device_table *table;
@@ -55,7 +66,6 @@ struct weir_run {
     struct weir_homes *homes;
     void *slabs[2];
     uint64_t slab_bytes[2];
-    const struct weir_io_engine_table *io_table; /* tests set it before layout; NULL: by name */
     struct weir_io *io;
     struct weir_extent extent;
     struct weir_replay *replay;
@@ -78,9 +88,9 @@ struct weir_run {
     struct weir_error poison;
 };
 
-/* weir_open with another grain: tests only, so that small blocks have many windows. */
-enum weir_status weir_open_with_grain(weir_run **out, const struct weir_options *options,
-                                      struct weir_grain grain);
+/* weir_open, for tests. */
+enum weir_status weir_open_with(weir_run **out, const struct weir_options *options,
+                                const struct weir_seams *seams);
 
 /* Keep status: after IO, CORRUPT, DEVICE, COMM the run answers only close. */
 enum weir_status weir_run_result(weir_run *run, enum weir_status status);
