@@ -132,17 +132,28 @@ static enum weir_status piece_read(void *context, const struct weir_array_piece 
                              piece->bytes, piece->byte_count);
 }
 
+static enum weir_status window_read(struct load *load, uint32_t block, uint32_t window)
+{
+    const uint32_t parts = 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE;
+    weir_run *run = load->run;
+    struct weir_window_bytes at;
+    struct weir_bad_element bad;
+    WEIR_TRY(weir_home_fetch(&run->home, block, window, parts, &at));
+    WEIR_TRY(weir_window_pieces(run, &load->wholes, block, window, &at, piece_read, load));
+    if (weir_window_bad(run, block, window, &at, &bad))
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "checkpoint files \"" WEIR_FILE_MODEL "\", \"" WEIR_FILE_STATES
+                         "\": tensor \"%s\": element %llu is not finite; load another checkpoint",
+                         bad.tensor, (unsigned long long)bad.element);
+    return weir_home_store(&run->home, block, window, parts, &at);
+}
+
 static enum weir_status blocks_read(struct load *load)
 {
-    weir_run *run = load->run;
-    const uint32_t parts = 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE;
-    for (uint32_t i = 0; i < run->model.thing_count; i++)
-        for (uint32_t w = 0; w < run->model.things[i].window_count; w++) {
-            struct weir_window_bytes at;
-            WEIR_TRY(weir_home_fetch(&run->home, i, w, parts, &at));
-            WEIR_TRY(weir_window_pieces(run, &load->wholes, i, w, &at, piece_read, load));
-            WEIR_TRY(weir_home_store(&run->home, i, w, parts, &at));
-        }
+    const struct weir_model *model = &load->run->model;
+    for (uint32_t i = 0; i < model->thing_count; i++)
+        for (uint32_t w = 0; w < model->things[i].window_count; w++)
+            WEIR_TRY(window_read(load, i, w));
     return WEIR_OK;
 }
 

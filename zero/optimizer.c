@@ -164,34 +164,61 @@ enum weir_status weir_optimizer_finish(weir_run *run, uint32_t block, uint32_t w
     return weir_home_store(&run->home, block, window, changed, at);
 }
 
-static bool weight_finite(const void *weight, enum weir_dtype dtype, uint64_t i)
+/* A weight alone may hide it: 5a rounds some nan to zero. */
+static bool master_finite(const void *weight, const int16_t *residual, enum weir_dtype dtype,
+                          uint64_t i)
 {
-    return isfinite(dtype == WEIR_BF16 ? weir_float_from_bf16(((const uint16_t *)weight)[i])
-                                       : ((const float *)weight)[i]);
+    const uint16_t *narrow = weight;
+    float master;
+    if (dtype == WEIR_FP32)
+        return isfinite(((const float *)weight)[i]);
+    if (!residual)
+        return isfinite(weir_float_from_bf16(narrow[i]));
+    weir_master_join(&narrow[i], &residual[i], &master, 1);
+    uint16_t rounded;
+    int16_t rest;
+    return weir_master_split(&master, &rounded, &rest, 1) == 0;
 }
 
-/* Which tensor and element is it? Reads the block's weights again. */
+bool weir_window_bad(const weir_run *run, uint32_t block, uint32_t window,
+                     const struct weir_window_bytes *at, struct weir_bad_element *bad)
+{
+    const struct weir_thing *thing = &run->model.things[block];
+    const struct weir_window *w = &thing->windows[window];
+    const uint64_t weight_bytes = weir_part_bytes(&run->model, WEIR_PART_WEIGHT);
+    const uint64_t state_bytes = weir_part_bytes(&run->model, WEIR_PART_STATE);
+    const char *weights = at->part[WEIR_PART_WEIGHT], *states = at->part[WEIR_PART_STATE];
+    for (uint32_t s = 0; s < w->segment_count; s++) {
+        const struct weir_segment *segment = &thing->segments[w->first_segment + s];
+        uint64_t from = segment->offset - w->offset;
+        const void *weight = weights + from * weight_bytes;
+        const void *residual = states ? states + from * state_bytes : NULL;
+        uint64_t i = 0;
+        while (i < segment->count && master_finite(weight, residual, run->model.dtype, i))
+            i++;
+        const struct weir_block_tensor *tensor = &thing->tensors[segment->tensor];
+        *bad = (struct weir_bad_element){tensor->name, segment->offset + i - tensor->offset};
+        if (i < segment->count)
+            return true;
+    }
+    return false;
+}
+
+/* Which tensor and element is it? Reads the block again. */
 static enum weir_status bad_name(weir_run *run, uint32_t block)
 {
+    const uint32_t parts = 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE;
     const struct weir_thing *thing = &run->model.things[block];
     for (uint32_t w = 0; w < thing->trained_window_count; w++) {
         struct weir_window_bytes at;
-        WEIR_TRY(weir_home_fetch(&run->home, block, w, 1u << WEIR_PART_WEIGHT, &at));
-        for (uint32_t s = 0; s < thing->windows[w].segment_count; s++) {
-            const struct weir_segment *segment =
-                &thing->segments[thing->windows[w].first_segment + s];
-            uint64_t from = segment->offset - thing->windows[w].offset;
-            for (uint64_t i = 0; i < segment->count; i++)
-                if (!weight_finite(at.part[WEIR_PART_WEIGHT], run->model.dtype, from + i))
-                    return weir_fail(
-                        WEIR_ERR_CORRUPT,
-                        "tensor \"%s\": element %llu is not finite after update %llu; resume from "
-                        "a checkpoint with a lower learning rate",
-                        thing->tensors[segment->tensor].name,
-                        (unsigned long long)(segment->offset + i -
-                                             thing->tensors[segment->tensor].offset),
-                        (unsigned long long)run->update_count);
-        }
+        struct weir_bad_element bad;
+        WEIR_TRY(weir_home_fetch(&run->home, block, w, parts, &at));
+        if (weir_window_bad(run, block, w, &at, &bad))
+            return weir_fail(
+                WEIR_ERR_CORRUPT,
+                "tensor \"%s\": element %llu is not finite after update %llu; resume from "
+                "a checkpoint with a lower learning rate",
+                bad.tensor, (unsigned long long)bad.element, (unsigned long long)run->update_count);
     }
     return weir_fail(WEIR_ERR_CORRUPT, "block \"%s\": an update left a master that is not finite",
                      thing->name);

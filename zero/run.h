@@ -117,6 +117,14 @@ enum weir_status weir_optimizer_finish(weir_run *run, uint32_t block, uint32_t w
 /* An error if an update made a master that is not finite; names tensor and element. */
 enum weir_status weir_optimizer_verify(weir_run *run);
 
+/* The first element of a fetched window whose master is not finite after rounding (5a). */
+struct weir_bad_element {
+    const char *tensor;
+    uint64_t element;
+};
+bool weir_window_bad(const weir_run *run, uint32_t block, uint32_t window,
+                     const struct weir_window_bytes *at, struct weir_bad_element *bad);
+
 /* measure.c: rates of this machine, each from a few tens of milliseconds. */
 enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out);
 
