@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
 static struct {
-    atomic_uint_fast64_t made, fail_at;
+    atomic_uint_fast64_t made, first, last; /* those numbered [first, last] fail; 0: none */
     atomic_int os_errno;
 } injected[WEIR_FILE_CALL_COUNT];
 
@@ -15,15 +16,27 @@ static struct {
 static int turn(enum weir_file_call call)
 {
     uint64_t number = atomic_fetch_add(&injected[call].made, 1) + 1;
-    return number == atomic_load(&injected[call].fail_at) ? atomic_load(&injected[call].os_errno)
-                                                          : 0;
+    uint64_t first = atomic_load(&injected[call].first);
+    bool fails = first > 0 && number >= first && number <= atomic_load(&injected[call].last);
+    return fails ? atomic_load(&injected[call].os_errno) : 0;
+}
+
+static uint64_t fail_set(enum weir_file_call call, uint64_t first, uint64_t last, int os_errno)
+{
+    atomic_store(&injected[call].os_errno, os_errno);
+    atomic_store(&injected[call].last, last);
+    atomic_store(&injected[call].first, first);
+    return atomic_exchange(&injected[call].made, 0);
 }
 
 uint64_t weir_file_fail_at(enum weir_file_call call, uint64_t nth, int os_errno)
 {
-    atomic_store(&injected[call].os_errno, os_errno);
-    atomic_store(&injected[call].fail_at, nth);
-    return atomic_exchange(&injected[call].made, 0);
+    return fail_set(call, nth, nth, os_errno);
+}
+
+uint64_t weir_file_fail_from(enum weir_file_call call, uint64_t nth, int os_errno)
+{
+    return fail_set(call, nth, UINT64_MAX, os_errno);
 }
 
 int weir_file_open(const char *path, int flags, unsigned mode, int *fd)

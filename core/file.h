@@ -27,5 +27,7 @@ int weir_file_rename(const char *from, const char *to, int exchange);
 /* Tests: the nth call from now (1 = the next) of this kind returns os_errno instead, once; 0: off.
  * Returns how many such calls were made since it was last set. */
 uint64_t weir_file_fail_at(enum weir_file_call call, uint64_t nth, int os_errno);
+/* The nth and every later one. */
+uint64_t weir_file_fail_from(enum weir_file_call call, uint64_t nth, int os_errno);
 
 #endif

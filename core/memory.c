@@ -7,12 +7,24 @@
 
 static atomic_uint_fast64_t held_bytes;
 static atomic_uint_fast64_t made_count; /* since the last weir_alloc_fail_at */
-static atomic_uint_fast64_t fail_at;    /* the value of made_count that fails; 0: none */
+/* Values of made_count that fail: [first, last]; first 0: none. */
+static atomic_uint_fast64_t fail_first, fail_last;
+
+static uint64_t fail_set(uint64_t first, uint64_t last)
+{
+    atomic_store(&fail_last, last);
+    atomic_store(&fail_first, first);
+    return atomic_exchange(&made_count, 0);
+}
 
 uint64_t weir_alloc_fail_at(uint64_t nth)
 {
-    atomic_store(&fail_at, nth);
-    return atomic_exchange(&made_count, 0);
+    return fail_set(nth, nth);
+}
+
+uint64_t weir_alloc_fail_from(uint64_t nth)
+{
+    return fail_set(nth, UINT64_MAX);
 }
 
 uint64_t weir_alloc_bytes(void)
@@ -23,7 +35,9 @@ uint64_t weir_alloc_bytes(void)
 static bool must_fail(void)
 {
     uint64_t number = atomic_fetch_add_explicit(&made_count, 1, memory_order_relaxed) + 1;
-    return number == atomic_load_explicit(&fail_at, memory_order_relaxed);
+    uint64_t first = atomic_load_explicit(&fail_first, memory_order_relaxed);
+    return first > 0 && number >= first &&
+           number <= atomic_load_explicit(&fail_last, memory_order_relaxed);
 }
 
 enum weir_status weir_alloc(void *out, size_t count, size_t bytes, const char *what)

@@ -20,6 +20,7 @@ enum weir_status weir_strdup(char **out, const char *text);
 /* Tests: fail the nth allocation from now (1 = the next), once; 0 turns it off. Returns the number
  * of allocations made since the last call, so that a loop knows when n is past the end. */
 uint64_t weir_alloc_fail_at(uint64_t nth);
+uint64_t weir_alloc_fail_from(uint64_t nth); /* the nth and every later one */
 /* Bytes now held through weir_alloc (budget 7d counts trace and plan). */
 uint64_t weir_alloc_bytes(void);
 

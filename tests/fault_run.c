@@ -40,10 +40,10 @@ static const struct toy_input evaluate = {
     .seed = 1, .training = false, .poison_block = -1, .write_block = -1, .groups = 1};
 static const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
-static char directory[256], path[300];
-static struct toy_plain reference[STEPS + 1]; /* after so many steps */
-static float reference_loss[STEPS + 1];       /* of the next step */
-static bool doubles;                          /* the run under test is on them */
+static char directory[256], saves[256], path[300]; /* of the extent; of the checkpoint */
+static struct toy_plain reference[STEPS + 1];      /* after so many steps */
+static float reference_loss[STEPS + 1];            /* of the next step */
+static bool doubles, roomy; /* the run under test is on them; has no budget */
 
 struct world {
     weir_run *run;
@@ -58,8 +58,8 @@ static enum weir_status run_open(struct world *w)
 {
     const struct weir_options options = {.struct_bytes = sizeof options,
                                          .device = "host",
-                                         .device_bytes = 140000,
-                                         .host_bytes = 260000,
+                                         .device_bytes = roomy ? UINT64_MAX : 140000,
+                                         .host_bytes = roomy ? UINT64_MAX : 260000,
                                          .nvme_path = directory,
                                          .dtype = spec.dtype,
                                          .grad_dtype = spec.grad_dtype,
@@ -155,8 +155,7 @@ struct fault {
     void (*arm)(const struct fault *fault, uint64_t nth, bool for_good); /* nth 0: disarm */
     uint64_t (*made)(const struct fault *fault);                         /* since armed */
     int kind, os_errno;
-    bool harmless; /* what fails is made good: the training succeeds */
-    bool once_only;
+    bool harmless;           /* what fails is made good: the training succeeds */
     enum weir_status status; /* of the call that fails, and what its text names */
     const char *text;
 };
@@ -173,14 +172,14 @@ static uint64_t double_made(const struct fault *fault)
 
 static void alloc_arm(const struct fault *fault, uint64_t nth, bool for_good)
 {
-    (void)fault, (void)for_good;
-    weir_alloc_fail_at(nth);
+    (void)fault;
+    (for_good ? weir_alloc_fail_from : weir_alloc_fail_at)(nth);
 }
 
 static void file_arm(const struct fault *fault, uint64_t nth, bool for_good)
 {
-    (void)for_good;
-    weir_file_fail_at((enum weir_file_call)fault->kind, nth, fault->os_errno);
+    (for_good ? weir_file_fail_from : weir_file_fail_at)((enum weir_file_call)fault->kind, nth,
+                                                         fault->os_errno);
 }
 
 /* Both count from one setting to the next, which also disarms. */
@@ -196,10 +195,9 @@ static uint64_t file_made(const struct fault *fault)
 }
 
 #define DOUBLE .arm = double_arm, .made = double_made
-#define FILES  .once_only = true, .arm = file_arm, .made = file_made
+#define FILES  .arm = file_arm, .made = file_made
 static const struct fault faults[] = {
-    {"allocation", alloc_arm, alloc_made, .once_only = true, .status = WEIR_ERR_NOMEM,
-     .text = "heap: no memory for"},
+    {"allocation", alloc_arm, alloc_made, .status = WEIR_ERR_NOMEM, .text = "heap: no memory for"},
     {"device", DOUBLE, .kind = TEST_FAULT_DEVICE, .status = WEIR_ERR_DEVICE,
      .text = "device \"double\""},
     {"kernels", DOUBLE, .kind = TEST_FAULT_KERNELS, .status = WEIR_ERR_DEVICE,
@@ -213,11 +211,10 @@ static const struct fault faults[] = {
     {"late", DOUBLE, .kind = TEST_FAULT_LATE, .harmless = true},
     {"reorder", DOUBLE, .kind = TEST_FAULT_REORDER, .harmless = true},
     {"open", FILES, .kind = WEIR_FILE_OPEN, .os_errno = EMFILE, .status = WEIR_ERR_IO,
-     .text = directory},
+     .text = saves},
     {"write", FILES, .kind = WEIR_FILE_WRITE, .os_errno = ENOSPC, .status = WEIR_ERR_NOSPACE,
      .text = path},
-    {"sync", FILES, .kind = WEIR_FILE_SYNC, .os_errno = EIO, .status = WEIR_ERR_IO,
-     .text = directory},
+    {"sync", FILES, .kind = WEIR_FILE_SYNC, .os_errno = EIO, .status = WEIR_ERR_IO, .text = saves},
     {"rename", FILES, .kind = WEIR_FILE_RENAME, .os_errno = EIO, .status = WEIR_ERR_IO,
      .text = path},
 };
@@ -392,8 +389,43 @@ static void any_fault_is_told_and_nothing_is_lost(void **state)
     (void)state;
     struct test_random random = test_random_open(20261130);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        for (int for_good = 0; for_good < (faults[i].once_only ? 1 : 2); for_good++)
+        for (int for_good = 0; for_good < 2; for_good++)
             assert_true(each_nth(&faults[i], for_good, &random) > 0);
+}
+
+/* A key recorded after the layout gets a plan and may run, or gets none and can be tried again. */
+static void a_later_key_is_laid_out_or_not_at_all(void **state)
+{
+    (void)state;
+    uint64_t nth = 1;
+    bool failed = true;
+    roomy = true;
+    for (; failed; nth++) {
+        struct world w = {.run = NULL};
+        doubles = false;
+        assert_ok(open_and_declare(&w));
+        assert_ok(record_train(&w));
+        assert_ok(layout(&w));
+        assert_ok(load_weights(&w));
+        assert_ok(record_eval(&w));
+        weir_alloc_fail_at(nth);
+        enum weir_status status = layout(&w);
+        weir_alloc_fail_at(0);
+        failed = status != WEIR_OK;
+        if (failed) {
+            assert_int_equal(WEIR_ERR_NOMEM, status);
+            assert_fails(evaluation(&w), WEIR_ERR_STATE, "was not recorded and laid out");
+            assert_ok(record_eval(&w));
+            assert_ok(layout(&w));
+        }
+        assert_ok(evaluation(&w));
+        assert_ok(step(&w));
+        assert_ok(weir_flush(w.run));
+        assert_int_equal(0, toy_compare(w.run, &reference[w.steps]));
+        weir_close(w.run);
+    }
+    roomy = false;
+    assert_true(nth > 10);
 }
 
 static int references_make(void **state)
@@ -430,9 +462,12 @@ int main(void)
 {
     signal(SIGALRM, hangs);
     test_directory_make(directory);
-    snprintf(path, sizeof path, "%s/checkpoint", directory);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_fault_is_told_and_nothing_is_lost)};
+    test_directory_make_in_memory(saves);
+    snprintf(path, sizeof path, "%s/checkpoint", saves);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_later_key_is_laid_out_or_not_at_all),
+                                       cmocka_unit_test(any_fault_is_told_and_nothing_is_lost)};
     int failed = cmocka_run_group_tests(tests, references_make, references_free);
     test_directory_remove(directory);
+    test_directory_remove(saves);
     return failed;
 }

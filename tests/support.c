@@ -56,6 +56,13 @@ void test_directory_make(char path[static 256])
     assert_non_null(mkdtemp(path));
 }
 
+void test_directory_make_in_memory(char path[static 256])
+{
+    snprintf(path, 256, "/dev/shm/weir-test-XXXXXX");
+    if (!mkdtemp(path))
+        test_directory_make(path);
+}
+
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;

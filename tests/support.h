@@ -46,6 +46,8 @@ double test_random_unit(struct test_random *random);                    /* [0, 1
 
 /* A fresh directory below the build's working directory or TMPDIR; removed with all it holds. */
 void test_directory_make(char path[static 256]);
+/* The same in memory where the system offers that: for tests that write and sync many files. */
+void test_directory_make_in_memory(char path[static 256]);
 void test_directory_remove(const char *path);
 
 /* How many different values; sorts them. */
