@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what is missing, then builds and runs every test: gcc, clang, AddressSanitizer+UBSan,
-# ThreadSanitizer, formatting and lint. Can be run again; leaves only build/.
+# ThreadSanitizer, fuzzers, formatting and lint. Can be run again; leaves only build/.
 #   ./check.sh            everything (CI)
 #   ./check.sh dev asan   only these
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 install_packages $build_packages $test_packages
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(form lint dev clang asan tsan mutants)
+[ ${#steps[@]} -gt 0 ] || steps=(form lint dev clang asan tsan fuzz mutants)
 started=$SECONDS
 say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)); }
 
@@ -19,6 +19,23 @@ run_preset() { # preset, percent of the random draws, further ctest arguments
     cmake --preset "$preset" >/dev/null
     cmake --build --preset "$preset" -j "$(nproc)" | tail -n 1
     WEIR_DRAWS=$draws ctest --preset "$preset" -j 2 "$@"
+}
+
+# Ten seconds each from the committed inputs; what is new stays in build/fuzz for the next time.
+# A file that claims terabytes must be refused before memory is asked for, hence the limit.
+run_fuzzers() {
+    cmake --preset fuzz >/dev/null
+    cmake --build --preset fuzz -j "$(nproc)" | tail -n 1
+    for corpus in tests/fuzz/corpus/*; do
+        local name=${corpus##*/}
+        mkdir -p "build/fuzz/corpus/$name"
+        LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp "build/fuzz/tests/fuzz/fuzz_$name" \
+            -max_total_time="${FUZZ_SECONDS:-10}" -len_control=0 -verbosity=0 -print_final_stats=1 \
+            -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=128 -artifact_prefix="build/fuzz/$name-" \
+            "build/fuzz/corpus/$name" "$corpus" 2>&1 | grep -v "^INFO" | tail -n 40 >build/fuzz/log ||
+            { cat build/fuzz/log; return 1; }
+        echo "$name: $(grep -o 'executed_units.*' build/fuzz/log)"
+    done
 }
 
 for step in "${steps[@]}"; do
@@ -38,6 +55,7 @@ for step in "${steps[@]}"; do
         git ls-files 'core/*.c' 'alloc/*.c' 'io/*.c' 'kernels/*.c' 'offload/*.c' 'zero/*.c' 'examples/*.c' |
             xargs -P 2 -n 4 clang-tidy -quiet -p build/clang
         ;;
+    fuzz) run_fuzzers ;;
     mutants) tests/mutate_waits.sh ;;
     *)
         echo "unknown step $step" >&2
