@@ -139,6 +139,9 @@ void weir_close(weir_run *run)
 {
     if (!run)
         return;
+    /* In a step that failed, work that knows the replay may still be queued. */
+    if (run->compute)
+        run->table->stream_destroy(run->compute);
     weir_replay_close(run->replay);
     weir_io_close(run->io);
     if (run->extent.fd >= 0)
@@ -150,8 +153,6 @@ void weir_close(weir_run *run)
     weir_model_close(&run->model);
     weir_free(run->pending);
     weir_free(run->owed);
-    if (run->compute)
-        run->table->stream_destroy(run->compute);
     /* A pool that cannot give back has a poisoned device under it; the device frees all. */
     (void)weir_pool_close(run->device_pool);
     (void)weir_pool_close(run->host_pool);
