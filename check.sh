@@ -30,7 +30,7 @@ run_fuzzers() {
         local name=${corpus##*/}
         mkdir -p "build/fuzz/corpus/$name"
         LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp "build/fuzz/tests/fuzz/fuzz_$name" \
-            -max_total_time="${FUZZ_SECONDS:-10}" -len_control=0 -verbosity=0 -print_final_stats=1 \
+            -max_total_time=10 -len_control=0 -verbosity=0 -print_final_stats=1 \
             -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=128 -artifact_prefix="build/fuzz/$name-" \
             "build/fuzz/corpus/$name" "$corpus" 2>&1 | grep -v "^INFO" | tail -n 40 >build/fuzz/log ||
             { cat build/fuzz/log; return 1; }
