@@ -13,7 +13,7 @@ struct weir_io_engine {
     uint32_t depth, piece_count, held_count;
     struct weir_io_piece *pieces;    /* in the inner engine or held */
     struct weir_io_completion *held; /* arrived, not yet brought */
-    bool woken; /* the inner engine used up a wake for a reap that brought completions */
+    bool woken; /* the inner engine has used up a wake that this one still owes */
     bool late;  /* the last reap held back what had arrived; never twice in a row */
 };
 
@@ -95,21 +95,30 @@ static void reverse(struct weir_io_completion *completions, size_t count)
     }
 }
 
-/* A wake lasts until a reap brings nothing (io/engine.h): one that the inner engine has used up
- * while this one still brings something is owed to the next. */
-static enum weir_status double_reap(struct weir_io_engine *engine, struct weir_io_completion *out,
-                                    size_t capacity, uint64_t timeout_ns, size_t *count)
+/* Into held[] what the inner engine brings. A wake lasts until a reap brings nothing (io/engine.h):
+ * one that the inner engine used up is owed while this one still brings something. */
+static enum weir_status arrivals_take(struct weir_io_engine *engine, uint64_t timeout_ns)
 {
     size_t arrived;
-    *count = 0;
-    bool waits = engine->held_count == 0 && !engine->woken;
     WEIR_TRY(weir_io_threads.reap(engine->inner, engine->held + engine->held_count,
-                                  engine->depth - engine->held_count, waits ? timeout_ns : 0,
-                                  &arrived));
-    engine->woken = engine->woken || (!waits && arrived == 0);
+                                  engine->depth - engine->held_count, timeout_ns, &arrived));
+    engine->woken = engine->woken || arrived == 0;
     for (size_t i = 0; i < arrived; i++)
         bend(engine, &engine->held[engine->held_count + i]);
     engine->held_count += (uint32_t)arrived;
+    return WEIR_OK;
+}
+
+static enum weir_status double_reap(struct weir_io_engine *engine, struct weir_io_completion *out,
+                                    size_t capacity, uint64_t timeout_ns, size_t *count)
+{
+    *count = 0;
+    bool waits = engine->held_count == 0 && !engine->woken;
+    WEIR_TRY(arrivals_take(engine, waits ? timeout_ns : 0));
+    /* One alone has no order. */
+    if (atomic_load(&test_faults[TEST_FAULT_REORDER].nth) > 0 && engine->held_count == 1 &&
+        engine->piece_count > 0 && !engine->woken)
+        WEIR_TRY(arrivals_take(engine, timeout_ns));
     engine->late = engine->held_count > 0 && !engine->late && test_fault_turn(TEST_FAULT_LATE);
     if (engine->held_count > 0 && !engine->late) {
         if (engine->held_count > 1 && test_fault_turn(TEST_FAULT_REORDER))
