@@ -268,7 +268,7 @@ static void waits_run(bool inner)
         .device_bytes = inner ? 192 << 10 : 64 << 10, .host_bytes = 64 << 10, .nvme = true};
     for (;;) {
         d.run = run_open(&d.spec, &b, 7);
-        toy_open(&d.toy, d.run, &d.spec);
+        assert_ok(toy_open(&d.toy, d.run, &d.spec));
         if (record(&d) == WEIR_OK)
             break;
         bool host = test_contains(weir_last_error()->text, "host:");
@@ -276,7 +276,7 @@ static void waits_run(bool inner)
         weir_close(d.run);
     }
     assert_true(kept_writes(d.run, inner) > 0);
-    toy_load(&d.toy, &d.plain);
+    assert_ok(toy_load(&d.toy, &d.plain));
     for (uint32_t step = 0; step < 3; step++) {
         const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 0};
         struct toy_input input = input_for(&d, step, true);

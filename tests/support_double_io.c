@@ -47,6 +47,17 @@ static enum weir_status double_open(struct weir_io_engine **out, uint32_t depth,
     return status;
 }
 
+static enum weir_status double_memory(struct weir_io_engine *engine, void *bytes,
+                                      uint64_t byte_count, bool *registered)
+{
+    return weir_io_threads.memory(engine->inner, bytes, byte_count, registered);
+}
+
+static void double_file(struct weir_io_engine *engine, int fd)
+{
+    weir_io_threads.file(engine->inner, fd);
+}
+
 static bool double_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
 {
     if (engine->piece_count == engine->depth || !weir_io_threads.queue(engine->inner, piece))
@@ -141,6 +152,8 @@ const struct weir_io_engine_table test_double_io = {
     .name = "double",
     .open = double_open,
     .close = double_close,
+    .memory = double_memory,
+    .file = double_file,
     .queue = double_queue,
     .submit = double_submit,
     .reap = double_reap,

@@ -60,7 +60,7 @@ static void fixture_open(struct fixture *f, bool timeline)
     if (timeline)
         assert_ok(weir_timeline_start(f->run));
     assert_ok(weir_layout(f->run));
-    toy_load(&f->toy, &f->plain);
+    assert_ok(toy_load(&f->toy, &f->plain));
 }
 
 static void fixture_close(struct fixture *f)

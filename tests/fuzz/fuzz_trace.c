@@ -231,7 +231,8 @@ static void step(struct live *l, uint32_t key, bool dry)
 
 static void run_open(struct live *l, uint64_t seed)
 {
-    static const struct weir_cost cost = {sizeof cost, 1e9, 8e8, 1e10, 1e10, 1e10, 1e11, 1e-4};
+    static const struct weir_cost cost = {sizeof cost, 1e9,  8e8,  1e10, 1e10,
+                                          1e10,        1e11, 1e-4, true};
     const struct weir_model *model = &l->c->m.model;
     const struct weir_limits *limits = &l->c->limits;
     const struct weir_options options = {
@@ -256,8 +257,8 @@ static void things_add(struct live *l)
     assert_true(model->thing_count <= THINGS_MOST);
     for (uint32_t i = 0; i < model->thing_count; i++) {
         const struct weir_thing *thing = &model->things[i];
-        const struct weir_kept kept = {sizeof kept, thing->name, thing->byte_count,
-                                       thing->optional};
+        const struct weir_kept kept = {sizeof kept, thing->name, thing->byte_count, thing->optional,
+                                       thing->recompute_flops};
         struct weir_tensor tensors[8];
         uint32_t id;
         for (uint32_t t = 0; t < thing->tensor_count; t++)
