@@ -74,9 +74,11 @@ static struct vocab_rows rows_of(struct llama_plain *p, uint32_t block, uint32_t
     uint32_t first = 0;
     for (uint32_t j = 0; j < i; j++)
         first += (uint32_t)p->arrays.model.things[block - i + j].tensors[0].shape[0];
-    return (struct vocab_rows){first, (uint32_t)p->arrays.model.things[block].tensors[0].shape[0],
-                               p->arrays.weight[block], p->arrays.grad[block],
-                               p->arrays.fresh[block]};
+    return (struct vocab_rows){.first_row = first,
+                               .rows = (uint32_t)p->arrays.model.things[block].tensors[0].shape[0],
+                               .weight = p->arrays.weight[block],
+                               .grad = p->arrays.grad[block],
+                               .fresh = p->arrays.fresh[block]};
 }
 
 static void touched(struct llama_plain *p, uint32_t block)

@@ -36,6 +36,7 @@ struct llama {
     uint32_t *d;                       /* [2][micro_count], N x H fp32 */
     uint32_t *tokens;                  /* [micro_count], int32 [2][N]: inputs, targets */
     uint32_t *stats;                   /* [micro_count], float [3][N] */
+    uint32_t *logits;                  /* [row_block_count][micro_count], optional, N x rows fp32 */
     uint32_t *loss;                    /* [micro_count], double [chunks] */
     double *losses;                    /* [micro_count * chunks] on the host */
     const volatile sig_atomic_t *stop; /* NULL, or leave the step when it is not 0 */

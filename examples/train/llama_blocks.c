@@ -126,6 +126,9 @@ static enum weir_status kept_add(struct llama *l)
             WEIR_TRY(kept(l, "d", i, m, n * s->hidden * 4, 0, &l->d[i * count + m]));
         WEIR_TRY(kept(l, "tokens", 0, m, n * 2 * sizeof(int32_t), 0, &l->tokens[m]));
         WEIR_TRY(kept(l, "stats", 0, m, n * 3 * sizeof(float), 0, &l->stats[m]));
+        for (uint32_t i = 0; i < l->row_block_count; i++)
+            WEIR_TRY(kept(l, "logits", i, m, n * l->head[i].rows * sizeof(float),
+                          network_head_flops(&l->net, l->head[i].rows), &l->logits[i * count + m]));
         WEIR_TRY(
             kept(l, "loss", 0, m, network_chunk_count(&l->net) * sizeof(double), 0, &l->loss[m]));
     }
@@ -145,6 +148,7 @@ static enum weir_status arrays_make(struct llama *l)
     WEIR_TRY(weir_alloc(&l->d, 2 * m, sizeof(uint32_t), "gradients"));
     WEIR_TRY(weir_alloc(&l->tokens, m, sizeof(uint32_t), "tokens"));
     WEIR_TRY(weir_alloc(&l->stats, m, sizeof(uint32_t), "statistics"));
+    WEIR_TRY(weir_alloc(&l->logits, l->row_block_count * m, sizeof(uint32_t), "logits"));
     WEIR_TRY(weir_alloc(&l->loss, m, sizeof(uint32_t), "losses"));
     return weir_alloc(&l->losses, m * network_chunk_count(&l->net), sizeof(double), "losses");
 }
@@ -178,8 +182,8 @@ void llama_close(struct llama *l)
 {
     if (!l)
         return;
-    void *arrays[] = {l->layers, l->embed,  l->head,  l->boundary, l->inner,
-                      l->d,      l->tokens, l->stats, l->loss,     l->losses};
+    void *arrays[] = {l->layers, l->embed, l->head,   l->boundary, l->inner, l->d,
+                      l->tokens, l->stats, l->logits, l->loss,     l->losses};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         weir_free(arrays[i]);
     weir_free(l);

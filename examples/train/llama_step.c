@@ -80,8 +80,11 @@ static enum weir_status rope_make(struct pass *p)
 static struct vocab_rows rows_view(const struct llama_rows *rows, const struct weir_view *view,
                                    bool first_micro)
 {
-    return (struct vocab_rows){rows->first_row, rows->rows, view->bytes, view->grad,
-                               view->grad_fresh && first_micro};
+    return (struct vocab_rows){.first_row = rows->first_row,
+                               .rows = rows->rows,
+                               .weight = view->bytes,
+                               .grad = view->grad,
+                               .fresh = view->grad_fresh && first_micro};
 }
 
 static enum weir_status embed_piece(struct pass *p, uint32_t i, uint32_t m,
@@ -185,6 +188,8 @@ static enum weir_status stats_piece(struct pass *p, uint32_t i, uint32_t m,
     piece_use(&piece, x_id(l, l->spec.layer_count, m), drop ? WEIR_LAST : WEIR_READ);
     piece_use(&piece, l->stats[m], i == 0 ? WEIR_NEW : WEIR_CHANGE);
     piece_use(&piece, l->tokens[m], drop ? WEIR_LAST : WEIR_READ);
+    if (p->training)
+        piece_use(&piece, l->logits[i * l->spec.micro_count + m], WEIR_NEW);
     if (last)
         piece_use(&piece, l->loss[m], WEIR_NEW);
     WEIR_TRY(piece_want(p, &piece, network_head_flops(&l->net, l->head[i].rows)));
@@ -192,13 +197,15 @@ static enum weir_status stats_piece(struct pass *p, uint32_t i, uint32_t m,
     WEIR_TRY(weir_scratch(l->run, l->net.head_scratch_bytes, &scratch));
     if (!p->step->dry) {
         struct vocab_rows rows = rows_view(&l->head[i], block, false);
+        rows.logits = p->training ? piece.views[3].bytes : NULL;
         struct head_norm norm = {.weight = norm_view->bytes};
         struct head_stats stats = stats_view(l, &piece.views[1]);
         const int32_t *targets = (const int32_t *)piece.views[2].bytes + l->net.tokens;
         WEIR_TRY(network_head_stats(&l->net, &rows, &norm, piece.views[0].bytes, targets, &stats,
                                     scratch));
         if (last)
-            WEIR_TRY(network_head_loss(&l->net, targets, &stats, piece.views[3].bytes));
+            WEIR_TRY(
+                network_head_loss(&l->net, targets, &stats, piece.views[piece.count - 1].bytes));
     }
     if (last)
         WEIR_TRY(loss_get(p, m));
@@ -219,43 +226,36 @@ static enum weir_status head_stats_pass(struct pass *p)
     return block_done(p, l->final_norm);
 }
 
-/* Gradients of one block of rows. A head of one block makes its statistics in the same visit. */
 static enum weir_status grad_piece(struct pass *p, uint32_t i, uint32_t m,
                                    const struct weir_view *norm_view, const struct weir_view *block)
 {
     struct llama *l = p->l;
-    bool one = l->row_block_count == 1, last = i + 1 == l->row_block_count;
+    bool last = i + 1 == l->row_block_count;
     struct piece piece = {.count = 0};
     piece_use(&piece, x_id(l, l->spec.layer_count, m), last ? WEIR_LAST : WEIR_READ);
-    piece_use(&piece, l->stats[m], one ? WEIR_NEW : last ? WEIR_LAST : WEIR_READ);
+    piece_use(&piece, l->stats[m], last ? WEIR_LAST : WEIR_READ);
     piece_use(&piece, l->tokens[m], WEIR_READ);
     piece_use(&piece, d_id(l, l->spec.layer_count, m), i == 0 ? WEIR_NEW : WEIR_CHANGE);
-    if (one)
-        piece_use(&piece, l->loss[m], WEIR_NEW);
-    WEIR_TRY(piece_want(p, &piece, (one ? 4 : 3) * network_head_flops(&l->net, l->head[i].rows)));
+    piece_use(&piece, l->logits[i * l->spec.micro_count + m], WEIR_LAST);
+    WEIR_TRY(piece_want(p, &piece, 2 * network_head_flops(&l->net, l->head[i].rows)));
     void *scratch;
     WEIR_TRY(weir_scratch(l->run, l->net.head_scratch_bytes, &scratch));
     if (!p->step->dry) {
         bool first_micro = m == p->end - 1;
         struct vocab_rows rows = rows_view(&l->head[i], block, first_micro);
+        rows.logits = piece.views[4].bytes;
         struct head_norm norm = {norm_view->bytes, norm_view->grad,
                                  norm_view->grad_fresh && first_micro};
         struct head_stats stats = stats_view(l, &piece.views[1]);
         const int32_t *targets = (const int32_t *)piece.views[2].bytes + l->net.tokens;
-        const void *x = piece.views[0].bytes;
-        if (one) {
-            WEIR_TRY(network_head_stats(&l->net, &rows, &norm, x, targets, &stats, scratch));
-            WEIR_TRY(network_head_loss(&l->net, targets, &stats, piece.views[4].bytes));
-        }
         float scale = 1.0f / (float)(p->step->target_count > 0 ? p->step->target_count : 1);
-        WEIR_TRY(network_head_grad(&l->net, &rows, &norm, x, targets, &stats, scale,
-                                   piece.views[3].bytes, scratch));
+        WEIR_TRY(network_head_grad(&l->net, &rows, &norm, piece.views[0].bytes, targets, &stats,
+                                   scale, piece.views[3].bytes, scratch));
     }
-    if (one)
-        WEIR_TRY(loss_get(p, m));
     return piece_done(p, &piece);
 }
 
+/* A head of one block makes statistics and gradients in one visit. */
 static enum weir_status head_grad_pass(struct pass *p)
 {
     struct llama *l = p->l;
@@ -263,8 +263,11 @@ static enum weir_status head_grad_pass(struct pass *p)
     WEIR_TRY(block_want(p, l->final_norm, WEIR_GRAD, &norm));
     for (uint32_t i = 0; i < l->row_block_count; i++) {
         WEIR_TRY(block_want(p, l->head[i].block, WEIR_GRAD, &block));
-        for (uint32_t m = p->end; m-- > p->first;)
+        for (uint32_t m = p->end; m-- > p->first;) {
+            if (l->row_block_count == 1)
+                WEIR_TRY(stats_piece(p, i, m, &norm, &block));
             WEIR_TRY(grad_piece(p, i, m, &norm, &block));
+        }
         WEIR_TRY(block_done(p, l->head[i].block));
     }
     return block_done(p, l->final_norm);

@@ -109,6 +109,8 @@ struct vocab_rows {
     const void *weight;
     float *grad;
     bool fresh;
+    float *logits; /* of the head, N x rows, chunk by chunk and tile by tile: from statistics to
+                    * gradient; NULL: computed again */
 };
 enum weir_status network_embed_forward(const struct network *net, const struct vocab_rows *rows,
                                        const int32_t *tokens, void *x);

@@ -46,10 +46,11 @@ struct spot {
     uint32_t first_token, tokens;
     uint32_t first_row, tile_rows; /* first_row: within the block */
     const struct head_gemms *gemms;
-    void *normed;  /* tokens x H act */
-    float *rstd;   /* tokens */
-    float *logits; /* tokens x tile_rows */
-    void *dlogits; /* act */
+    void *normed;    /* tokens x H act */
+    float *rstd;     /* tokens */
+    float *one_tile; /* scratch, tokens x tile_rows */
+    float *logits;   /* tokens x tile_rows: there, or the block's */
+    void *dlogits;   /* act */
     void *work;
 };
 
@@ -63,7 +64,7 @@ static struct spot chunk_begin(const struct network *net, uint32_t chunk, void *
     struct bump bump = {scratch, 0};
     spot.normed = bump_take(&bump, (uint64_t)spot.tokens * s->hidden * act_bytes(net));
     spot.rstd = bump_take(&bump, spot.tokens * sizeof(float));
-    spot.logits = bump_take(&bump, spot.tokens * tile * sizeof(float));
+    spot.one_tile = bump_take(&bump, spot.tokens * tile * sizeof(float));
     spot.dlogits = bump_take(&bump, spot.tokens * tile * act_bytes(net));
     spot.work = bump_take(&bump, 0);
     return spot;
@@ -76,6 +77,9 @@ static void tile_set(const struct network *net, struct spot *spot, const struct 
     uint32_t left = rows->rows - first_row;
     spot->first_row = first_row;
     spot->tile_rows = left < s->tile_rows ? left : s->tile_rows;
+    spot->logits = rows->logits ? rows->logits + (uint64_t)spot->first_token * rows->rows +
+                                      (uint64_t)spot->tokens * first_row
+                                : spot->one_tile;
     spot->gemms = &net->head[spot->tokens < s->chunk_tokens][spot->tile_rows < s->tile_rows];
 }
 
@@ -161,14 +165,17 @@ enum weir_status network_head_loss(const struct network *net, const int32_t *tar
     return WEIR_OK;
 }
 
-/* One tile of one chunk: logits again, their gradient, into d and the rows' gradient. */
+/* One tile of one chunk: logits again unless kept, their gradient, into d and the rows' gradient.
+ */
 static enum weir_status tile_grad(const struct network *net, const struct spot *spot,
                                   const struct vocab_rows *rows, const int32_t *targets,
                                   const struct head_stats *stats, float scale, float *d)
 {
     const struct network_shape *s = &net->shape;
     const void *weight = tile_weight(net, spot, rows);
-    WEIR_TRY(queue_gemm(net, spot->gemms->logits, spot->normed, weight, spot->logits, spot->work));
+    if (!rows->logits)
+        WEIR_TRY(
+            queue_gemm(net, spot->gemms->logits, spot->normed, weight, spot->logits, spot->work));
     struct weir_head_args args = head_args(net, spot, rows, targets, stats);
     args.scale = scale;
     args.dlogits = spot->dlogits;
