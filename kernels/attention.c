@@ -71,16 +71,18 @@ WEIR_INLINE void scores_soften(struct forward *f, uint32_t keys, float scale, bo
     float most[TILE], sum[TILE] = {0};
     memcpy(most, f->max, sizeof most);
     for (uint32_t key = 0; key < keys; key++) {
-        float *score = f->scores + key * TILE;
+        float *score = attention_row(f->scores, key, TILE);
+        for (uint32_t r = 0; diagonal && r < key; r++)
+            score[r] = -INFINITY;
         WEIR_SIMD
         for (uint32_t r = 0; r < TILE; r++) {
-            float s = diagonal && r < key ? -INFINITY : score[r] * scale;
+            float s = score[r] * scale;
             most[r] = s > most[r] ? s : most[r];
             score[r] = s;
         }
     }
     for (uint32_t key = 0; key < keys; key++) {
-        float *score = f->scores + key * TILE;
+        float *score = attention_row(f->scores, key, TILE);
         WEIR_SIMD
         for (uint32_t r = 0; r < TILE; r++) {
             float p = weir_exp(score[r] - most[r]);
@@ -99,9 +101,10 @@ WEIR_INLINE void scores_soften(struct forward *f, uint32_t keys, float scale, bo
 WEIR_INLINE void rows_scale(float *out, const float *factor, uint32_t width)
 {
     for (uint32_t r = 0; r < TILE; r++) {
+        float *row = attention_row(out, r, width), times = factor[r];
         WEIR_SIMD
         for (uint32_t d = 0; d < width; d++)
-            out[r * width + d] *= factor[r];
+            row[d] *= times;
     }
 }
 

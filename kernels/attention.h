@@ -44,6 +44,12 @@ static inline struct attention_head attention_head_at(const struct weir_attentio
                                    .stride = (uint64_t)heads * a->head_dim};
 }
 
+/* A pointer a row: gcc makes no vectors of a loop whose 32-bit index might wrap. */
+WEIR_INLINE float *attention_row(float *tile, uint32_t row, uint32_t width)
+{
+    return tile + (size_t)row * width;
+}
+
 /* Tokens [first, first + rows) of a head; what lies beyond, up to TILE and to the width, is 0. */
 WEIR_INLINE void attention_load(float *tile, const void *x, int bf16, struct attention_head head,
                                 uint32_t head_dim, uint32_t first, uint32_t rows)
@@ -53,9 +59,10 @@ WEIR_INLINE void attention_load(float *tile, const void *x, int bf16, struct att
         memset(tile, 0, TILE * (size_t)width * sizeof *tile);
     for (uint32_t r = 0; r < rows; r++) {
         uint64_t at = head.first + (first + r) * head.stride;
+        float *row = attention_row(tile, r, width);
         WEIR_SIMD
         for (uint32_t d = 0; d < head_dim; d++)
-            tile[r * width + d] = weir_act_load(x, bf16, at + d);
+            row[d] = weir_act_load(x, bf16, at + d);
     }
 }
 
@@ -65,19 +72,48 @@ WEIR_INLINE void attention_store(void *x, int bf16, struct attention_head head, 
     uint32_t width = attention_width(head_dim);
     for (uint32_t r = 0; r < rows; r++) {
         uint64_t at = head.first + (first + r) * head.stride;
+        const float *row = tile + (size_t)r * width;
         WEIR_SIMD
         for (uint32_t d = 0; d < head_dim; d++)
-            weir_act_store(x, bf16, at + d, tile[(uint64_t)r * width + d]);
+            weir_act_store(x, bf16, at + d, row[d]);
     }
 }
 
-/* turned[d][r] = tile[r][d] */
+typedef float attention_four __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__)
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else /* before gcc 12 there is only this one */
+typedef int32_t attention_picks __attribute__((vector_size(16)));
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (attention_picks){__VA_ARGS__})
+#endif
+
+/* to[j][i] = from[i][j] for 4 x 4; strides in floats */
+WEIR_INLINE void attention_turn_four(float *to, size_t to_stride, const float *from,
+                                     size_t from_stride)
+{
+    attention_four in[4], pair[4], out[4];
+    for (uint32_t i = 0; i < 4; i++)
+        in[i] = *(const attention_four *)(from + i * from_stride);
+    for (uint32_t i = 0; i < 2; i++) {
+        pair[i] = PICK(in[2 * i], in[2 * i + 1], 0, 4, 1, 5);
+        pair[i + 2] = PICK(in[2 * i], in[2 * i + 1], 2, 6, 3, 7);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        out[2 * i] = PICK(pair[2 * i], pair[2 * i + 1], 0, 1, 4, 5);
+        out[2 * i + 1] = PICK(pair[2 * i], pair[2 * i + 1], 2, 3, 6, 7);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        *(attention_four *)(to + i * to_stride) = out[i];
+}
+
+/* turned[d][r] = tile[r][d]; turned has as many rows as the tile is wide */
 WEIR_INLINE void attention_turn(float *turned, const float *tile, uint32_t head_dim)
 {
     uint32_t width = attention_width(head_dim);
-    for (uint32_t d = 0; d < head_dim; d++)
-        for (uint32_t r = 0; r < TILE; r++)
-            turned[d * TILE + r] = tile[r * width + d];
+    for (uint32_t d = 0; d < width; d += 4)
+        for (uint32_t r = 0; r < TILE; r += 4)
+            attention_turn_four(turned + (size_t)d * TILE + r, TILE, tile + (size_t)r * width + d,
+                                width);
 }
 
 /* turned[key][query] (+)= rows of `keys` times a turned tile of queries */

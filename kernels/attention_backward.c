@@ -5,6 +5,7 @@
  */
 #include "kernels/attention.h"
 
+#include <math.h>
 #include <omp.h>
 
 struct back {
@@ -39,11 +40,12 @@ static struct back back_cut(const struct weir_attention_args *a, float *at)
 WEIR_INLINE void deltas_sum(float *delta, const float *dout, const float *out, uint32_t width)
 {
     for (uint32_t r = 0; r < TILE; r++) {
+        const float *a = dout + (size_t)r * width, *b = out + (size_t)r * width;
         float lane[WEIR_LANES] = {0};
         for (uint32_t d = 0; d < width; d += WEIR_LANES) {
             WEIR_SIMD
             for (uint32_t l = 0; l < WEIR_LANES; l++)
-                lane[l] += dout[r * width + d + l] * out[r * width + d + l];
+                lane[l] += a[d + l] * b[d + l];
         }
         delta[r] = weir_lanes_sum(lane);
     }
@@ -53,14 +55,17 @@ WEIR_INLINE void deltas_sum(float *delta, const float *dout, const float *out, u
  * the products q k. */
 WEIR_INLINE void scores_back(struct back *b, uint32_t keys, float scale, bool diagonal)
 {
+    const float *lse = b->lse, *delta = b->delta;
     for (uint32_t key = 0; key < keys; key++) {
-        float *weight = b->weights + key * TILE, *d = b->dscores + key * TILE;
+        float *weight = attention_row(b->weights, key, TILE);
+        float *d = attention_row(b->dscores, key, TILE);
+        for (uint32_t r = 0; diagonal && r < key; r++)
+            weight[r] = -INFINITY; /* its exp is 0 */
         WEIR_SIMD
         for (uint32_t r = 0; r < TILE; r++) {
-            float p = weir_exp(weight[r] * scale - b->lse[r]);
-            p = diagonal && r < key ? 0.0f : p;
+            float p = weir_exp(weight[r] * scale - lse[r]);
             weight[r] = p;
-            d[r] = p * (d[r] - b->delta[r]) * scale;
+            d[r] = p * (d[r] - delta[r]) * scale;
         }
     }
 }
