@@ -2,6 +2,9 @@
  * GEMM by oneDNN's matmul: one primitive a shape, made once with the run's thread count (its bits
  * depend on both), run with the caller's scratch. Where oneDNN has no bf16 product (before
  * AVX-512), operands are widened to fp32 in the scratch and the result is rounded from it.
+ *
+ * A plain B of many rows is packed into the form that oneDNN likes best before it is multiplied: 3
+ * to 5 % faster with the packing counted. A transposed B is not: there packing costs what it saves.
  */
 #include "core/memory.h"
 #include "kernels/host.h"
@@ -14,10 +17,12 @@
 struct weir_gemm {
     struct weir_gemm_shape shape;
     bool widened;
-    dnnl_primitive_t primitive;
-    dnnl_memory_desc_t a, b, c; /* of the product as it is made: fp32 if widened */
-    dnnl_memory_t a_memory, b_memory, c_memory, scratch_memory;  /* handles are set at each run */
-    uint64_t primitive_scratch_bytes, a_bytes, b_bytes, c_bytes; /* widened copies, padded */
+    dnnl_primitive_t primitive, pack; /* pack NULL: b is used as it is */
+    dnnl_memory_desc_t a, b, c;       /* of the product as it is made: fp32 if widened */
+    dnnl_memory_t a_memory, b_memory, packed_memory, c_memory, scratch_memory,
+        pack_scratch_memory;                          /* handles are set at each run */
+    uint64_t primitive_scratch_bytes;                 /* of the product or of packing */
+    uint64_t a_bytes, b_bytes, c_bytes, packed_bytes; /* copies in the scratch, padded */
     uint64_t scratch_bytes;
 };
 
@@ -48,10 +53,16 @@ static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
 {
     return dnnl_memory_desc_create_with_strides(out, 2, dims, type, strides);
 }
-static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                                 const struct weir_gemm *g, dnnl_primitive_attr_t attr)
+static dnnl_status_t desc_any(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
+                              dnnl_data_type_t type)
 {
-    return dnnl_matmul_primitive_desc_create(pd, engine, g->a, g->b, NULL, g->c, attr);
+    return dnnl_memory_desc_create_with_tag(out, 2, dims, type, dnnl_format_tag_any);
+}
+static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
+                                 const struct weir_gemm *g, const dnnl_memory_desc_t *b,
+                                 dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(pd, engine, g->a, *b, NULL, g->c, attr);
 }
 static dnnl_status_t sum_append(dnnl_post_ops_t ops)
 {
@@ -72,11 +83,17 @@ static dnnl_status_t desc_make(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
 {
     return dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides);
 }
+static dnnl_status_t desc_any(dnnl_memory_desc_t *out, const dnnl_dims_t dims,
+                              dnnl_data_type_t type)
+{
+    return dnnl_memory_desc_init_by_tag(out, 2, dims, type, dnnl_format_tag_any);
+}
 static dnnl_status_t matmul_make(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                                 const struct weir_gemm *g, dnnl_primitive_attr_t attr)
+                                 const struct weir_gemm *g, const dnnl_memory_desc_t *b,
+                                 dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t desc;
-    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &g->a, &g->b, NULL, &g->c);
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &g->a, b, NULL, &g->c);
     return status != dnnl_success ? status
                                   : dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL);
 }
@@ -114,10 +131,13 @@ enum weir_status weir_host_gemm_open(struct weir_host_kernels *k)
 
 static void gemm_free(struct weir_gemm *g)
 {
-    dnnl_memory_t memories[] = {g->a_memory, g->b_memory, g->c_memory, g->scratch_memory};
+    dnnl_memory_t memories[] = {g->a_memory, g->b_memory,       g->packed_memory,
+                                g->c_memory, g->scratch_memory, g->pack_scratch_memory};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         if (memories[i])
             dnnl_memory_destroy(memories[i]);
+    if (g->pack)
+        dnnl_primitive_destroy(g->pack);
     if (g->primitive)
         dnnl_primitive_destroy(g->primitive);
     desc_free(&g->a);
@@ -162,61 +182,115 @@ static enum weir_status attr_make(const struct weir_gemm_shape *s, dnnl_primitiv
     return WEIR_OK;
 }
 
-static enum weir_status memories_make(struct weir_gemm *g, dnnl_engine_t engine, const_desc scratch)
+static uint64_t padded(uint64_t bytes)
 {
-    const struct weir_gemm_shape *s = &g->shape;
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Which shapes are packed is part of the numerics: a function of the shape alone. */
+#define PACK_ROWS_LEAST 256u
+
+static enum weir_status memory_make(const struct weir_gemm *g, dnnl_memory_t *out, const_desc desc,
+                                    dnnl_engine_t engine)
+{
+    return check(dnnl_memory_create(out, desc, engine, NULL), "memory", &g->shape);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What turns a plain b into `packed`. */
+static enum weir_status pack_make(struct weir_gemm *g, const_desc packed, dnnl_engine_t engine,
+                                  dnnl_primitive_attr_t attr)
+{
+    dnnl_primitive_desc_t pd;
+    WEIR_TRY(
+        check(dnnl_reorder_primitive_desc_create(&pd, desc_of(&g->b), engine, packed, engine, attr),
+              "packing", &g->shape));
+    enum weir_status status = check(dnnl_primitive_create(&g->pack, pd), "packing", &g->shape);
+    if (status == WEIR_OK) {
+        const_desc scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        g->packed_bytes = padded(dnnl_memory_desc_get_size(packed));
+        g->primitive_scratch_bytes =
+            larger(g->primitive_scratch_bytes, dnnl_memory_desc_get_size(scratch));
+        status = memory_make(g, &g->pack_scratch_memory, scratch, engine);
+    }
+    dnnl_primitive_desc_destroy(pd);
+    return status == WEIR_OK ? memory_make(g, &g->packed_memory, packed, engine) : status;
+}
+
+static enum weir_status memories_make(struct weir_gemm *g, dnnl_primitive_desc_t pd,
+                                      dnnl_engine_t engine, dnnl_primitive_attr_t pack_attr)
+{
+    const_desc scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    const_desc b = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     g->primitive_scratch_bytes = dnnl_memory_desc_get_size(scratch);
-    WEIR_TRY(check(dnnl_memory_create(&g->a_memory, desc_of(&g->a), engine, NULL), "memory", s));
-    WEIR_TRY(check(dnnl_memory_create(&g->b_memory, desc_of(&g->b), engine, NULL), "memory", s));
-    WEIR_TRY(check(dnnl_memory_create(&g->c_memory, desc_of(&g->c), engine, NULL), "memory", s));
-    return check(dnnl_memory_create(&g->scratch_memory, scratch, engine, NULL), "memory", s);
+    WEIR_TRY(memory_make(g, &g->a_memory, desc_of(&g->a), engine));
+    WEIR_TRY(memory_make(g, &g->b_memory, desc_of(&g->b), engine));
+    WEIR_TRY(memory_make(g, &g->c_memory, desc_of(&g->c), engine));
+    WEIR_TRY(memory_make(g, &g->scratch_memory, scratch, engine));
+    return dnnl_memory_desc_equal(b, desc_of(&g->b)) ? WEIR_OK : pack_make(g, b, engine, pack_attr);
 }
 
 static enum weir_status primitive_make(struct weir_gemm *g, dnnl_engine_t engine,
-                                       dnnl_primitive_attr_t attr)
+                                       dnnl_primitive_attr_t attr, dnnl_primitive_attr_t pack_attr)
 {
+    const struct weir_gemm_shape *s = &g->shape;
+    dnnl_dims_t dims = {s->k, s->n};
+    dnnl_data_type_t in = s->in == WEIR_BF16 && !g->widened ? dnnl_bf16 : dnnl_f32;
+    bool pack = !s->transpose_b && s->m >= PACK_ROWS_LEAST;
+    dnnl_memory_desc_t any = g->b;
+    if (pack)
+        WEIR_TRY(check(desc_any(&any, dims, in), "descriptor", s));
     dnnl_primitive_desc_t pd;
-    WEIR_TRY(check(matmul_make(&pd, engine, g, attr), "primitive descriptor", &g->shape));
     enum weir_status status =
-        check(dnnl_primitive_create(&g->primitive, pd), "primitive", &g->shape);
+        check(matmul_make(&pd, engine, g, &any, attr), "primitive descriptor", s);
+    if (pack)
+        desc_free(&any);
+    WEIR_TRY(status);
+    status = check(dnnl_primitive_create(&g->primitive, pd), "primitive", s);
     if (status == WEIR_OK)
-        status =
-            memories_make(g, engine, dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0));
+        status = memories_make(g, pd, engine, pack_attr);
     dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
 static enum weir_status gemm_make(struct weir_host_kernels *k, struct weir_gemm *g)
 {
-    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_attr_t attr = NULL, pack_attr = NULL;
     dnnl_post_ops_t ops = NULL;
     WEIR_TRY(descs_make(g));
     WEIR_TRY(check(dnnl_primitive_attr_create(&attr), "attributes", &g->shape));
     enum weir_status status = check(dnnl_post_ops_create(&ops), "post-ops", &g->shape);
     if (status == WEIR_OK)
         status = attr_make(&g->shape, attr, ops);
+    if (status == WEIR_OK)
+        status = check(dnnl_primitive_attr_create(&pack_attr), "attributes", &g->shape);
+    if (status == WEIR_OK)
+        status =
+            check(dnnl_primitive_attr_set_scratchpad_mode(pack_attr, dnnl_scratchpad_mode_user),
+                  "scratchpad", &g->shape);
     if (status == WEIR_OK) {
         /* A primitive splits its work for the team that it is made with. */
         int before = omp_get_max_threads();
         omp_set_num_threads(k->thread_count);
-        status = primitive_make(g, k->engine, attr);
+        status = primitive_make(g, k->engine, attr, pack_attr);
         omp_set_num_threads(before);
     }
     if (ops)
         dnnl_post_ops_destroy(ops);
+    if (pack_attr)
+        dnnl_primitive_attr_destroy(pack_attr);
     dnnl_primitive_attr_destroy(attr);
     return status;
-}
-
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
 }
 
 static void scratch_count(struct weir_gemm *g)
 {
     const struct weir_gemm_shape *s = &g->shape;
-    g->scratch_bytes = padded(g->primitive_scratch_bytes);
+    g->scratch_bytes = padded(g->primitive_scratch_bytes) + g->packed_bytes;
     if (g->widened) {
         g->a_bytes = padded(4ull * s->m * s->k);
         g->b_bytes = padded(4ull * s->k * s->n);
@@ -290,22 +364,39 @@ enum weir_status weir_host_gemm_prepare(struct weir_kernels *kernels,
     return WEIR_OK;
 }
 
+static dnnl_status_t primitive_run(const struct weir_host_kernels *k, dnnl_primitive_t primitive,
+                                   const dnnl_exec_arg_t *args, void *const *bytes, int count)
+{
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < count && status == dnnl_success; i++)
+        status = dnnl_memory_set_data_handle(args[i].memory, bytes[i]);
+    omp_set_num_threads(k->thread_count); /* some primitives ask again when they run */
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(primitive, k->stream, count, args);
+    return status == dnnl_success ? dnnl_stream_wait(k->stream) : status;
+}
+
+/* scratch: the primitives' own, then b as packed. */
 static dnnl_status_t execute(const struct weir_host_kernels *k, const struct weir_gemm *g,
                              const void *a, const void *b, void *c, void *scratch)
 {
-    dnnl_memory_t memories[] = {g->a_memory, g->b_memory, g->c_memory, g->scratch_memory};
-    void *bytes[] = {(void *)(uintptr_t)a, (void *)(uintptr_t)b, c, scratch};
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, memories[0]},
-                              {DNNL_ARG_WEIGHTS, memories[1]},
-                              {DNNL_ARG_DST, memories[2]},
-                              {DNNL_ARG_SCRATCHPAD, memories[3]}};
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < 4 && status == dnnl_success; i++)
-        status = dnnl_memory_set_data_handle(memories[i], bytes[i]);
-    omp_set_num_threads(k->thread_count); /* some primitives ask again when they run */
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(g->primitive, k->stream, 4, args);
-    return status == dnnl_success ? dnnl_stream_wait(k->stream) : status;
+    void *plain = (void *)(uintptr_t)b,
+         *packed = (char *)scratch + padded(g->primitive_scratch_bytes);
+    if (g->pack) {
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, g->b_memory},
+                                        {DNNL_ARG_TO, g->packed_memory},
+                                        {DNNL_ARG_SCRATCHPAD, g->pack_scratch_memory}};
+        void *bytes[] = {plain, packed, scratch};
+        dnnl_status_t status = primitive_run(k, g->pack, args, bytes, 3);
+        if (status != dnnl_success)
+            return status;
+    }
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, g->a_memory},
+                                    {DNNL_ARG_WEIGHTS, g->pack ? g->packed_memory : g->b_memory},
+                                    {DNNL_ARG_DST, g->c_memory},
+                                    {DNNL_ARG_SCRATCHPAD, g->scratch_memory}};
+    void *bytes[] = {(void *)(uintptr_t)a, g->pack ? packed : plain, c, scratch};
+    return primitive_run(k, g->primitive, args, bytes, 4);
 }
 
 /* A product that did not happen must not go unseen: the next call on the kernels fails, and until
@@ -328,7 +419,7 @@ static void gemm_run(void *argument)
     const struct weir_gemm_shape *s = &g->shape;
     const void *a = x->a, *b = x->b;
     void *c = x->c;
-    char *at = (char *)x->scratch + padded(g->primitive_scratch_bytes);
+    char *at = (char *)x->scratch + padded(g->primitive_scratch_bytes) + g->packed_bytes;
     if (g->widened) {
         weir_host_widen(k, x->a, (void *)at, (uint64_t)s->m * s->k);
         a = at;
