@@ -186,6 +186,8 @@ static enum weir_status result_take(struct weir_replay *r, const struct weir_io_
         }
         return WEIR_OK;
     }
+    if (!r->score) /* the step failed and was left with this in flight */
+        return WEIR_OK;
     if (result->status != WEIR_OK)
         return weir_fail_with(&result->error);
     uint32_t lane = result->id & 1 ? WEIR_LANE_WRITE : WEIR_LANE_READ;
