@@ -140,8 +140,8 @@ static enum weir_status bench_run(struct bench *b, int rounds)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc == 5 ? atoi(argv[4]) : 0;
-    struct bench b = {.thread_count = argc == 5 ? atoi(argv[3]) : 0,
+    int rounds = argc == 5 ? (int)strtol(argv[4], NULL, 10) : 0;
+    struct bench b = {.thread_count = argc == 5 ? (int)strtol(argv[3], NULL, 10) : 0,
                       .window_count =
                           argc == 5 ? (strtoull(argv[2], NULL, 10) + WINDOW - 1) / WINDOW : 0,
                       .dtype = argc == 5 && strcmp(argv[1], "bf16") == 0 ? WEIR_BF16 : WEIR_FP32};
