@@ -13,19 +13,24 @@ steps=("$@")
 started=$SECONDS
 say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)); }
 
+build_preset() {
+    cmake --preset "$1" >/dev/null
+    cmake --build --preset "$1" -j "$(nproc)" >"build/$1/log" 2>&1 ||
+        { grep -E "error|warning|undefined" "build/$1/log" || cat "build/$1/log"; return 1; }
+    tail -n 1 "build/$1/log"
+}
+
 run_preset() { # preset, percent of the random draws, further ctest arguments
     local preset=$1 draws=$2
     shift 2
-    cmake --preset "$preset" >/dev/null
-    cmake --build --preset "$preset" -j "$(nproc)" | tail -n 1
+    build_preset "$preset"
     WEIR_DRAWS=$draws ctest --preset "$preset" -j 2 "$@"
 }
 
 # Ten seconds each from the committed inputs; what is new stays in build/fuzz for the next time.
 # A file that claims terabytes must be refused before memory is asked for, hence the limit.
 run_fuzzers() {
-    cmake --preset fuzz >/dev/null
-    cmake --build --preset fuzz -j "$(nproc)" | tail -n 1
+    build_preset fuzz
     for corpus in tests/fuzz/corpus/*; do
         local name=${corpus##*/}
         mkdir -p "build/fuzz/corpus/$name"

@@ -42,7 +42,7 @@ static void triad_run(void *argument)
     const struct triad *t = argument;
     float *restrict a = t->a;
     const float *restrict b = t->b;
-#pragma omp parallel for simd num_threads(t->thread_count) schedule(static)
+#pragma omp parallel for num_threads(t->thread_count) schedule(static)
     for (uint64_t i = 0; i < t->count; i++)
         a[i] = a[i] + 0.5f * b[i];
 }
