@@ -53,7 +53,7 @@ void weir_numa_open_on(struct weir_numa *numa, const struct weir_numa_map *map, 
 /* For threads made elsewhere; NULL: anywhere. */
 const cpu_set_t *weir_numa_cpus(const struct weir_numa *numa);
 /* Place the calling thread, what it touches first and the threads that it makes. A kernel that
- * refuses is logged, and nothing is bound from then on. */
+ * refuses is logged, and nothing more is placed from then on. */
 void weir_numa_enter(struct weir_numa *numa);
 void weir_numa_leave(struct weir_numa *numa);
 

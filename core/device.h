@@ -61,7 +61,7 @@ typedef void weir_call_fn(void *argument);
 struct weir_device_options {
     uint64_t memory_bytes; /* bound of mem_alloc, in bytes; UINT64_MAX: none */
     int thread_count;      /* host: OpenMP team of the compute engine */
-    const cpu_set_t *cpus; /* of the engines that copy; NULL: anywhere. Read in open only */
+    const cpu_set_t *cpus; /* of the engines that copy; NULL: anywhere. Borrowed until close */
     bool strict;
     uint64_t seed; /* strict: of the delays */
     struct weir_log *log;

@@ -72,13 +72,14 @@ int weir_file_sync(int fd)
     return fault ? fault : fsync(fd) == 0 ? 0 : errno;
 }
 
-int weir_file_rename(const char *from, const char *to, int exchange)
+int weir_file_rename(const char *from, const char *to, enum weir_file_rename how)
 {
     int fault = turn(WEIR_FILE_RENAME);
     if (fault)
         return fault;
-    return renameat2(AT_FDCWD, from, AT_FDCWD, to, exchange ? RENAME_EXCHANGE : RENAME_NOREPLACE) ==
-                   0
-               ? 0
-               : errno;
+    int failed = how == WEIR_FILE_REPLACE
+                     ? rename(from, to)
+                     : renameat2(AT_FDCWD, from, AT_FDCWD, to,
+                                 how == WEIR_FILE_EXCHANGE ? RENAME_EXCHANGE : RENAME_NOREPLACE);
+    return failed ? errno : 0;
 }

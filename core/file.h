@@ -21,8 +21,12 @@ int weir_file_open(const char *path, int flags, unsigned mode, int *fd);
 /* All of it, at offset; EINTR and short writes go on. */
 int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset);
 int weir_file_sync(int fd);
-/* exchange: both exist and change places. */
-int weir_file_rename(const char *from, const char *to, int exchange);
+enum weir_file_rename {
+    WEIR_FILE_NEW,      /* `to` must not exist */
+    WEIR_FILE_EXCHANGE, /* both exist and change places */
+    WEIR_FILE_REPLACE,  /* a file takes the place of another; on any file system */
+};
+int weir_file_rename(const char *from, const char *to, enum weir_file_rename how);
 
 /* Tests: the nth call from now (1 = the next) of this kind returns os_errno instead, once; 0: off.
  * Returns how many such calls were made since it was last set. */

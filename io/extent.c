@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define EXTENT_ALIGN_BYTES 4096u
-#define FILL_BYTES         (8u << 20) /* of one request; two at a time keep the engine full */
+#define FILL_BYTES         (8u << 20) /* of one request, cut into pieces by the front */
 #define FILL_ALIGN_BYTES   65536u
 #define FILL_COUNT         2
 

@@ -2,9 +2,10 @@
  * Asynchronous file I/O: one front over an engine chosen by name.
  *
  *     weir_io_open(&io, &(struct weir_io_options){.depth = 32, .log = log});
- *     weir_io_file_open(io, "extent", fd, 0, &file);
- *     weir_io_submit(io, &(struct weir_io_request){.id = 7, .kind = WEIR_IO_READ, .file = file,
- * ...}, 1); weir_io_reap(io, results, 16, WEIR_IO_FOREVER, &count);
+ *     weir_io_file_open(io, "extent", fd, true, 0, &file);
+ *     struct weir_io_request request = {.id = 7, .kind = WEIR_IO_READ, .file = file, ...};
+ *     weir_io_submit(io, &request, 1);
+ *     weir_io_reap(io, results, 16, WEIR_IO_FOREVER, &count);
  *
  * The front splits requests into pieces (piece_bytes), aligns them, pads a tail up to the file's
  * alignment where the file's end allows it, resubmits short transfers from an aligned point,

@@ -24,13 +24,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define WAKE_TOKEN      (UINT64_MAX - 1) /* UINT64_MAX is liburing's own */
-#define FILES_MOST      16u
-#define BUFFER_BYTES    (1u << 30) /* the most the kernel takes in one piece */
-#define BUFFERS_MOST    16384u     /* of them */
-#define REFUSALS_MOST   1000u
-#define REFUSAL_WAIT_NS 1000000u
-#define NONE            UINT32_MAX
+#define WAKE_TOKEN       (UINT64_MAX - 1) /* UINT64_MAX is liburing's own */
+#define FILES_MOST       16u
+#define BUFFER_BYTES     (1u << 30) /* the most the kernel takes in one piece */
+#define BUFFERS_MOST     16384u     /* of them */
+#define REFUSALS_MOST    1000u
+#define REFUSAL_WAIT_NS  1000000u
+#define CLOSE_WAITS_MOST 30000u /* half a minute */
+#define NONE             UINT32_MAX
 
 struct weir_io_engine {
     struct io_uring ring;
@@ -148,10 +149,11 @@ static void uring_file(struct weir_io_engine *engine, int fd)
     uint32_t place = 0;
     while (place < engine->file_count && engine->fds[place] != fd)
         place++;
-    if (place == engine->file_room ||
-        io_uring_register_files_update(&engine->ring, place, &fd, 1) != 1)
-        return;
-    engine->fds[place] = fd;
+    if (place == engine->file_room)
+        return; /* more files than places, or none: each transfer looks its file up */
+    /* Only what the kernel took may be used: the number may have been another file's before. */
+    bool taken = io_uring_register_files_update(&engine->ring, place, &fd, 1) == 1;
+    engine->fds[place] = taken ? fd : -1;
     if (place == engine->file_count)
         engine->file_count++;
 }
@@ -338,6 +340,11 @@ static enum weir_status wake_disarm(struct weir_io_engine *engine)
 static enum weir_status memory_fail(int os_errno, const void *bytes, uint64_t byte_count)
 {
     struct rlimit limit = {0};
+    if (os_errno != ENOMEM && os_errno != EPERM)
+        return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
+                               "io engine \"uring\": %llu bytes at %p are not registered, the "
+                               "kernel pins them anew for each transfer",
+                               (unsigned long long)byte_count, bytes);
     getrlimit(RLIMIT_MEMLOCK, &limit);
     return weir_fail_errno(WEIR_ERR_UNSUPPORTED, os_errno,
                            "io engine \"uring\": %llu bytes at %p are not registered, the kernel "
@@ -366,10 +373,26 @@ static enum weir_status uring_memory(struct weir_io_engine *engine, void *bytes,
         at += next->iov_len;
         left -= next->iov_len;
     }
-    int failure = -io_uring_register_buffers(&engine->ring, engine->buffers, (unsigned)count);
+    int failure;
+    do
+        failure = -io_uring_register_buffers(&engine->ring, engine->buffers, (unsigned)count);
+    while (failure == EINTR);
     engine->buffer_count = failure == 0 ? count : 0;
     *registered = failure == 0;
     return failure == 0 ? WEIR_OK : memory_fail(failure, bytes, byte_count);
+}
+
+/* The kernel takes nothing more, but what it took still moves bytes of the caller's memory. */
+static void submitted_wait(struct weir_io_engine *engine)
+{
+    for (uint32_t i = 0; i < CLOSE_WAITS_MOST; i++) {
+        struct weir_io_completion rest[16];
+        while (completions_take(engine, rest, 16) > 0)
+            ;
+        if (engine->in_flight <= io_uring_sq_ready(&engine->ring))
+            return;
+        ring_poll(engine, REFUSAL_WAIT_NS);
+    }
 }
 
 static void uring_close(struct weir_io_engine *engine)
@@ -382,6 +405,8 @@ static void uring_close(struct weir_io_engine *engine)
     }
     if (status == WEIR_OK)
         (void)wake_disarm(engine); /* it would fill memory of the engine */
+    else
+        submitted_wait(engine);
     engine_free(engine);
 }
 

@@ -1,6 +1,7 @@
 /*
- * Where bytes live between steps (DESIGN 4c). Device: whole blocks. Host: weights, then states,
- * then gradients, each spread evenly over the windows. NVMe: the rest.
+ * Where bytes live between steps (DESIGN 4c). Device: whole blocks. Host: weights, then gradients
+ * that return within a step, states, other gradients, each spread evenly over the windows. NVMe:
+ * the rest.
  */
 #include "core/memory.h"
 #include "offload/plan_internal.h"
@@ -61,6 +62,14 @@ static void blocks_spread(const struct weir_model *model, const uint32_t *order,
             placed += need;
         }
         passed += need;
+    }
+    for (size_t i = 0; i < count; i++) { /* what was left between them */
+        uint64_t need = weir_block_device_bytes(model, order[i]);
+        bool kind = (model->things[order[i]].trained_window_count > 0) == trained;
+        if (kind && !device_home[order[i]] && need <= room - placed) {
+            device_home[order[i]] = true;
+            placed += need;
+        }
     }
     *taken += placed;
 }

@@ -237,6 +237,9 @@ enum weir_status weir_model_kept_add(struct weir_model *model, const struct weir
     if (kept->byte_count == 0 || kept->byte_count >= 1ull << 46)
         return weir_fail(WEIR_ERR_ARG, "kept tensor \"%s\": %llu bytes; give 1 to 2^46", kept->name,
                          (unsigned long long)kept->byte_count);
+    if (!(kept->recompute_flops >= 0 && kept->recompute_flops < 1e300))
+        return weir_fail(WEIR_ERR_ARG, "kept tensor \"%s\": recompute_flops %g; give 0 or more",
+                         kept->name, kept->recompute_flops);
     struct weir_thing thing = {.byte_count = kept->byte_count,
                                .slot_bytes = ceil_div(kept->byte_count, PAGE) * PAGE,
                                .optional = kept->optional,

@@ -56,7 +56,8 @@ enum weir_status weir_replay_seal(struct weir_replay *r)
     pthread_mutex_lock(&r->lock);
     enum weir_status status =
         r->table->event_record(compute->stream, weir_lane_event(compute, compute->begun));
-    compute->begun++;
+    if (status == WEIR_OK) /* else nobody may wait for what the event held before */
+        compute->begun++;
     pthread_mutex_unlock(&r->lock);
     weir_io_wake(r->options.io);
     return status;

@@ -30,7 +30,10 @@ static enum weir_status flush(struct out *o)
 {
     int error = weir_file_write(o->fd, o->bytes, o->count, o->offset_bytes);
     if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error, "timeline \"%s\": cannot be written", o->path);
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "timeline \"%s\": cannot be written; free space "
+                               "there or give another file",
+                               o->path);
     o->offset_bytes += o->count;
     o->count = 0;
     return WEIR_OK;
@@ -134,7 +137,7 @@ static enum weir_status lane_add(struct out *o, enum weir_lane lane, int first_r
     for (uint32_t i = score->first[lane]; i < score->first[lane + 1]; i++) {
         const struct weir_op *op = &score->plan->ops[score->order[i]];
         const struct weir_op_time *time = weir_op_time_of(score, op);
-        if (time->begin_ns == 0)
+        if (time->begin_ns == 0 || time->end_ns == 0)
             continue;
         uint32_t row = 0;
         while (row + 1 < WEIR_LANE_SLOTS && ends[row] > time->begin_ns)
@@ -164,8 +167,13 @@ enum weir_status weir_timeline_file(const struct weir_score *score, const struct
     struct out out = {.score = score, .model = model, .path = path};
     int error = weir_file_open(path, O_CREAT | O_TRUNC | O_WRONLY, 0666, &out.fd);
     if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error, "timeline \"%s\": cannot be opened", path);
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "timeline \"%s\": cannot be opened; give another file", path);
     enum weir_status status = all_add(&out);
+    error = status == WEIR_OK ? weir_file_sync(out.fd) : 0;
     close(out.fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "timeline \"%s\": did not reach the disk; give another file", path);
     return status;
 }

@@ -31,6 +31,10 @@ name = f"{sys.argv[1]}/{number:02d}"
 open(name + ".c", "w").write(text.replace(wait, ""))
 open(name + ".txt", "w").write(f"{path}:{text.count(chr(10), 0, text.index(wait)) + 1} waits_met\n{path}\n")
 PY
+# A test that fails by itself would report every mutant.
+(cd tests && WEIR_DRAWS=12 TSAN_OPTIONS="suppressions=$PWD/tsan.supp halt_on_error=1" \
+    ../$build/tests/prop_replay >"../$work/none.log" 2>&1) ||
+    { tail -n 20 "$work/none.log"; echo "prop_replay fails without any mutant"; exit 1; }
 status=0
 count=0
 link=$(ninja -C $build -t commands tests/prop_replay | tail -n 1 | sed 's/^: && //; s/ && :$//')

@@ -73,7 +73,7 @@ static void every_flag_reaches_its_field(void **state)
     assert_true(a.dtype == WEIR_FP32 && a.grad_dtype == WEIR_BF16 && a.threads == 3);
     assert_int_equal(11, a.save_every);
     assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct "
-                            "--io-engine threads"));
+                            "--nvme n --io-engine threads"));
     assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
     assert_string_equal("l", a.log);
     assert_string_equal("threads", a.io_engine);

@@ -5,7 +5,7 @@
  *
  * The floor counts what leaves in the forward pass nowhere but in all traffic. Where a plan writes
  * optional activations to NVMe there, because that is faster than to compute them again, the drive
- * has more to do in the forward pass than the floor knows: those steps are held to 1.20.
+ * has more to do in the forward pass than the floor knows: those steps are held to 1.30.
  */
 #include "examples/train/config.h"
 #include "examples/train/llama.h"
@@ -58,7 +58,8 @@ static void run_open(const struct row *row, weir_run **run, struct llama **llama
                                    .to_host_bytes_per_s = 2e10,
                                    .update_bytes_per_s = 5e10,
                                    .compute_flops_per_s = 1e13,
-                                   .latency_s = 1e-4};
+                                   .latency_s = 1e-4,
+                                   .update_on_compute = true};
     assert_ok(weir_open(run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = row->device_mib * MIB,
@@ -108,7 +109,7 @@ static void row_check(const struct row *row)
                (unsigned long long)row->device_mib, (unsigned long long)row->host_mib,
                p.io_s / p.compute_s, p.step_s, p.step_s / p.floor_s,
                wait ? "  activations on NVMe" : "");
-        assert_true(p.step_s <= (wait ? 1.20 : 1.05) * p.floor_s);
+        assert_true(p.step_s <= (wait ? 1.30 : 1.05) * p.floor_s);
         assert_true(p.step_s >= p.io_s * 0.999 && p.step_s >= p.compute_s * 0.999);
     }
     llama_close(llama);

@@ -235,6 +235,9 @@ static void misuse_is_refused(void **state)
     assert_fails(weir_timeline_write(f.run, base), WEIR_ERR_IO, "cannot be opened");
     assert_fails(weir_timeline_write(f.run, "/dev/full"), WEIR_ERR_NOSPACE, "/dev/full");
     assert_ok(weir_timeline_write(f.run, timeline_path()));
+    assert_ok(weir_step_begin(f.run, "train", false));
+    assert_ok(weir_step_abort(f.run));
+    assert_fails(weir_timeline_write(f.run, timeline_path()), WEIR_ERR_STATE, "no step was timed");
     step(&f, false);
     fixture_close(&f);
     fixture_open(&f, false);

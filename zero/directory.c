@@ -118,7 +118,8 @@ static enum weir_status place(const struct weir_directory *d)
 {
     WEIR_TRY(weir_directory_sync(d->temporary));
     bool exists = access(d->path, F_OK) == 0;
-    int error = weir_file_rename(d->temporary, d->path, exists);
+    int error =
+        weir_file_rename(d->temporary, d->path, exists ? WEIR_FILE_EXCHANGE : WEIR_FILE_NEW);
     if (error)
         return weir_fail_errno(WEIR_ERR_IO, error,
                                "checkpoint \"%s\": \"%s\" cannot be renamed to "

@@ -137,7 +137,7 @@ static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *p
     struct weir_plan_cost cost;
     WEIR_TRY(weir_plan_cost(plan, trace, &run->cost, NULL, &cost));
     size_t struct_bytes = out->struct_bytes;
-    *out = (struct weir_prediction){
+    struct weir_prediction filled = {
         .struct_bytes = struct_bytes,
         .device_bytes = homes->device_end + fixed.device_bytes,
         .host_bytes =
@@ -159,8 +159,9 @@ static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *p
         .plan_hash = weir_plan_hash(plan, homes),
     };
     for (int t = 0; t < WEIR_TIER_COUNT; t++)
-        out->kept_bytes[t] = plan->kept_wait_bytes[t];
-    homes_count(run, homes, out);
+        filled.kept_bytes[t] = plan->kept_wait_bytes[t];
+    homes_count(run, homes, &filled);
+    memcpy(out, &filled, struct_bytes < sizeof filled ? struct_bytes : sizeof filled);
     return WEIR_OK;
 }
 
@@ -170,7 +171,7 @@ enum weir_status weir_predict(weir_run *run, const char *name, struct weir_predi
     struct weir_key *key = weir_run_key(run, name);
     if (!key)
         return weir_fail(WEIR_ERR_ARG, "weir_predict: key \"%s\" was never recorded", name);
-    WEIR_TRY(cost_ready(run));
+    WEIR_TRY(weir_run_result(run, cost_ready(run)));
     if (key->plan)
         return prediction_fill(run, key->plan, key->trace, run->homes, out);
     const struct weir_trace *trace = key->trace;
@@ -374,7 +375,7 @@ enum weir_status weir_layout(weir_run *run)
     if (run->key)
         return weir_fail(WEIR_ERR_STATE, "weir_layout: inside step \"%s\"; end or abort it first",
                          run->key->trace->key);
-    WEIR_TRY(cost_ready(run));
+    WEIR_TRY(weir_run_result(run, cost_ready(run)));
     const struct weir_trace **traces;
     size_t count;
     WEIR_TRY(traces_list(run, &traces, &count));

@@ -117,16 +117,18 @@ static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes
     return WEIR_OK;
 }
 
+/* All of them, whatever becomes of one: none may be in flight when the file is closed. */
 static enum weir_status drive_wait(struct weir_io *io, size_t requests)
 {
+    struct weir_error first = {.status = WEIR_OK};
     for (size_t done = 0, count; done < requests; done += count) {
         struct weir_io_result results[SLICES];
         WEIR_TRY(weir_io_reap(io, results, SLICES, WEIR_IO_FOREVER, &count));
         for (size_t i = 0; i < count; i++)
-            if (results[i].status != WEIR_OK)
-                return weir_fail_with(&results[i].error);
+            if (results[i].status != WEIR_OK && first.status == WEIR_OK)
+                first = results[i].error;
     }
-    return WEIR_OK;
+    return first.status == WEIR_OK ? WEIR_OK : weir_fail_with(&first);
 }
 
 /* One pass over the file, SLICES requests at once, each with its own slice of the memory. */
@@ -173,25 +175,21 @@ static enum weir_status drive_latency(struct weir_io *io, uint32_t file, void *m
 }
 
 static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *memory,
-                                     uint64_t bytes, struct weir_cost *out)
+                                     uint64_t bytes, struct weir_extent *extent,
+                                     struct weir_cost *out)
 {
     /* A drive with room for the extent need not have it for the sample. */
     while (bytes > 4096 * SLICES &&
            weir_extent_preflight(run->options.nvme_path, bytes * FILE_ROUNDS) == WEIR_ERR_NOSPACE)
         bytes /= 2;
-    struct weir_extent extent;
     uint64_t file_bytes = bytes * FILE_ROUNDS, took;
-    WEIR_TRY(weir_extent_open(&extent, io, run->options.nvme_path, file_bytes,
+    WEIR_TRY(weir_extent_open(extent, io, run->options.nvme_path, file_bytes,
                               run->options.require_direct, NULL, NULL, NULL));
-    enum weir_status status = drive_pass(io, extent.file, memory, bytes, WEIR_IO_WRITE, &took);
+    WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_WRITE, &took));
     out->write_bytes_per_s = rate((double)file_bytes, took);
-    if (status == WEIR_OK)
-        status = drive_pass(io, extent.file, memory, bytes, WEIR_IO_READ, &took);
+    WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_READ, &took));
     out->read_bytes_per_s = rate((double)file_bytes, took);
-    if (status == WEIR_OK)
-        status = drive_latency(io, extent.file, memory, &out->latency_s);
-    weir_extent_close(&extent);
-    return status;
+    return drive_latency(io, extent->file, memory, &out->latency_s);
 }
 
 static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
@@ -203,11 +201,15 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
         return WEIR_OK;
     }
     struct weir_io *io;
+    struct weir_extent extent = {.fd = -1};
     WEIR_TRY(weir_run_io_open(run, NULL, &io));
     enum weir_status status = weir_io_memory_add(io, memory, bytes);
     if (status == WEIR_OK)
-        status = drive_passes(run, io, memory, bytes, out);
-    weir_io_close(io);
+        status = drive_passes(run, io, memory, bytes, &extent, out);
+    weir_io_close(
+        io); /* waits for what is in flight; only then may the number of the file be free */
+    if (extent.fd >= 0)
+        weir_extent_close(&extent);
     return status;
 }
 
@@ -219,6 +221,16 @@ static enum weir_status measure(weir_run *run, void *device, void *host, uint64_
     WEIR_TRY(update_time(run, host, bytes, &out->update_bytes_per_s));
     WEIR_TRY(compute_time(run, host, bytes, &out->compute_flops_per_s));
     return drive_time(run, host, bytes, out);
+}
+
+/* Given back whatever failed, so that the caller may try again; the first error stays. */
+static enum weir_status memory_give(struct weir_pool *pool, void *memory, enum weir_status status)
+{
+    if (status == WEIR_OK)
+        return weir_pool_give(pool, memory);
+    struct weir_error error = *weir_last_error();
+    (void)weir_pool_give(pool, memory);
+    return weir_fail_with(&error);
 }
 
 enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out)
@@ -233,10 +245,7 @@ enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out)
     enum weir_status status = weir_pool_take(run->host_pool, "rate measurement", bytes, &host);
     if (status == WEIR_OK) {
         status = measure(run, device, host, bytes, out);
-        if (status == WEIR_OK)
-            status = weir_pool_give(run->host_pool, host);
+        status = memory_give(run->host_pool, host, status);
     }
-    if (status == WEIR_OK)
-        status = weir_pool_give(run->device_pool, device);
-    return status;
+    return memory_give(run->device_pool, device, status);
 }

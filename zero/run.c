@@ -15,6 +15,24 @@
 #define IO_PIECE_BYTES (2u << 20)
 #define IO_REQUESTS    128 /* more than lanes have outstanding */
 
+static enum weir_status cost_valid(const struct weir_cost *cost)
+{
+    if (cost->struct_bytes < sizeof *cost)
+        return weir_fail(WEIR_ERR_ARG, "weir_open: cost.struct_bytes is %zu in place of %zu",
+                         cost->struct_bytes, sizeof *cost);
+    const double rates[] = {cost->read_bytes_per_s,      cost->write_bytes_per_s,
+                            cost->to_device_bytes_per_s, cost->to_host_bytes_per_s,
+                            cost->update_bytes_per_s,    cost->compute_flops_per_s};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (!(rates[i] > 0 && rates[i] < 1e300))
+            return weir_fail(WEIR_ERR_ARG, "weir_open: rate %zu of cost is %g; give more than 0", i,
+                             rates[i]);
+    if (!(cost->latency_s >= 0 && cost->latency_s < 1e300))
+        return weir_fail(WEIR_ERR_ARG, "weir_open: cost.latency_s is %g; give 0 or more",
+                         cost->latency_s);
+    return WEIR_OK;
+}
+
 static enum weir_status options_take(weir_run *run, const struct weir_options *options)
 {
     memcpy(&run->options, options,
@@ -42,6 +60,7 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
         o->io_engine = run->io_engine;
     }
     if (o->cost) {
+        WEIR_TRY(cost_valid(o->cost));
         run->cost = *o->cost;
         run->have_cost = true;
         o->cost = NULL;

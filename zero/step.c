@@ -68,6 +68,8 @@ static enum weir_status real_begin(weir_run *run, const char *name)
                          name);
     run->step_begin_ns = weir_now_ns();
     WEIR_TRY(weir_replay_begin(run->replay, key->score, run->pending));
+    if (run->timed == key->score)
+        run->timed = NULL; /* until this step has ended */
     run->key = key;
     run->dry = false;
     return WEIR_OK;

@@ -237,6 +237,9 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
     if (a->beta1 >= 1 || a->beta2 >= 1)
         return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
                          a->beta2);
+    if (!a->nvme && (a->io_engine || a->require_direct))
+        return weir_fail(WEIR_ERR_ARG, "%s needs --nvme",
+                         a->io_engine ? "--io-engine" : "--require-direct");
     if (!a->out && (a->resume || a->save_every > 0))
         return weir_fail(WEIR_ERR_ARG, "%s needs --out", a->resume ? "--resume" : "--save-every");
     return WEIR_OK;
@@ -297,7 +300,7 @@ enum weir_status arguments_file_check(const char *flag, const char *path, bool r
     char folder[PATH_MAX];
     struct stat st;
     size_t count = strlen(path);
-    if (count + sizeof ".tmp" > sizeof folder)
+    if (count + sizeof ".weir-export" > sizeof folder)
         return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", flag, count);
     memcpy(folder, path, count + 1);
     bool exists = stat(path, &st) == 0;

@@ -2,6 +2,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "examples/train/arguments.h"
+#include "examples/train/weights.h"
 #include "io/safetensors.h"
 #include "zero/directory.h"
 
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHUNK (1u << 20) /* elements in hand at once */
+#define TEMPORARY ".weir-export"
 
 struct export_file {
     const char *path;
@@ -21,21 +22,16 @@ struct export_file {
     struct weir_file_tensor *tensors;
     size_t count;
     struct weir_tensors_writer *writer;
-    float *values; /* CHUNK */
+    float *values; /* WEIGHTS_CHUNK */
 };
-
-static uint64_t chunk_at(uint64_t at, uint64_t count)
-{
-    return count - at < CHUNK ? count - at : CHUNK;
-}
 
 static enum weir_status begin(struct export_file *e, const char *path, size_t most)
 {
     *e = (struct export_file){.path = path};
     WEIR_TRY(arguments_file_check("--export-fp32", path, true));
-    snprintf(e->temporary, sizeof e->temporary, "%s.tmp", path);
+    snprintf(e->temporary, sizeof e->temporary, "%s" TEMPORARY, path);
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
-    return weir_alloc(&e->values, CHUNK, sizeof *e->values, "export's chunk");
+    return weir_alloc(&e->values, WEIGHTS_CHUNK, sizeof *e->values, "export's chunk");
 }
 
 static enum weir_status tensor_add(struct export_file *e, const char *name, const uint64_t *shape,
@@ -71,15 +67,12 @@ static enum weir_status file_place(struct export_file *e)
     struct weir_tensors_writer *writer = e->writer;
     e->writer = NULL;
     WEIR_TRY(weir_tensors_commit(writer));
-    bool exists = access(e->path, F_OK) == 0;
-    int error = weir_file_rename(e->temporary, e->path, exists);
+    int error = weir_file_rename(e->temporary, e->path, WEIR_FILE_REPLACE);
     if (error)
         return weir_fail_errno(WEIR_ERR_IO, error,
                                "--export-fp32 \"%s\": \"%s\" cannot be renamed "
                                "to it",
                                e->path, e->temporary);
-    if (exists)
-        (void)unlink(e->temporary); /* the older file, exchanged */
     snprintf(parent, sizeof parent, "%s", e->path);
     return weir_directory_sync(dirname(parent));
 }
@@ -122,8 +115,8 @@ static enum weir_status run_write(struct export_file *e, const struct llama *l)
         char name[96];
         llama_tensor_at(l, i, &t, name);
         tensor += i > 0 && t.first == 0;
-        for (uint64_t at = 0; at < t.count; at += CHUNK) {
-            uint64_t n = chunk_at(at, t.count);
+        for (uint64_t at = 0; at < t.count; at += WEIGHTS_CHUNK) {
+            uint64_t n = weights_chunk_at(at, t.count);
             WEIR_TRY(weir_block_store(l->run, t.block, t.tensor, WEIR_FP32, e->values, at, n));
             WEIR_TRY(values_write(e, tensor, t.first + at, n));
         }
@@ -148,7 +141,7 @@ enum weir_status export_run(const struct llama *l, const char *path)
 struct source {
     const char *directory;
     struct weir_tensors *weights, *states;
-    uint16_t *weight; /* CHUNK */
+    uint16_t *weight; /* WEIGHTS_CHUNK */
     int16_t *residual;
 };
 
@@ -177,8 +170,8 @@ static enum weir_status source_open(struct source *s, const char *directory)
                          "residuals of its weights; give a checkpoint step-N of weir-train",
                          directory);
     WEIR_TRY(weir_tensors_open(&s->states, path));
-    WEIR_TRY(weir_alloc(&s->weight, CHUNK, sizeof *s->weight, "weights to export"));
-    return weir_alloc(&s->residual, CHUNK, sizeof *s->residual, "residuals to export");
+    WEIR_TRY(weir_alloc(&s->weight, WEIGHTS_CHUNK, sizeof *s->weight, "weights to export"));
+    return weir_alloc(&s->residual, WEIGHTS_CHUNK, sizeof *s->residual, "residuals to export");
 }
 
 static void source_close(struct source *s)
@@ -228,8 +221,8 @@ static enum weir_status source_write(struct export_file *e, struct source *s)
     WEIR_TRY(file_begin(e));
     for (size_t i = 0; i < count; i++) {
         const struct weir_file_tensor *t = weir_tensors_at(s->weights, i);
-        for (uint64_t at = 0; at < t->element_count; at += CHUNK) {
-            uint64_t n = chunk_at(at, t->element_count);
+        for (uint64_t at = 0; at < t->element_count; at += WEIGHTS_CHUNK) {
+            uint64_t n = weights_chunk_at(at, t->element_count);
             WEIR_TRY(masters_read(s, t, at, n, e->values));
             WEIR_TRY(values_write(e, i, at, n));
         }

@@ -2,18 +2,11 @@
 #include "core/memory.h"
 #include "io/safetensors.h"
 
-#define CHUNK (1u << 20) /* elements in hand at once */
-
-static uint64_t chunk_at(uint64_t at, uint64_t count)
-{
-    return count - at < CHUNK ? count - at : CHUNK;
-}
-
 static enum weir_status tensor_random(const struct llama *l, const struct llama_tensor *t,
                                       uint64_t seed, float deviation, float *values)
 {
-    for (uint64_t at = 0; at < t->count; at += CHUNK) {
-        uint64_t n = chunk_at(at, t->count);
+    for (uint64_t at = 0; at < t->count; at += WEIGHTS_CHUNK) {
+        uint64_t n = weights_chunk_at(at, t->count);
         if (t->dim_count == 2)
             weir_random_normal(seed, t->name, t->first + at, n, deviation, values);
         for (uint64_t i = 0; t->dim_count == 1 && i < n; i++)
@@ -27,7 +20,7 @@ enum weir_status weights_random(const struct llama *l, uint64_t seed, float devi
 {
     float *values;
     enum weir_status status = WEIR_OK;
-    WEIR_TRY(weir_alloc(&values, CHUNK, sizeof *values, "initial weights"));
+    WEIR_TRY(weir_alloc(&values, WEIGHTS_CHUNK, sizeof *values, "initial weights"));
     for (size_t i = 0; status == WEIR_OK && i < llama_tensor_count(l); i++) {
         struct llama_tensor t;
         char name[96];
@@ -88,7 +81,7 @@ enum weir_status weights_check(const struct llama *l, const char *directory)
     return status;
 }
 
-/* bytes: CHUNK elements of the widest dtype; widened in place to fp32 from the end. */
+/* bytes: WEIGHTS_CHUNK elements of the widest dtype; widened in place to fp32 from the end. */
 static enum weir_status tensor_load(const struct llama *l, const struct weir_tensors *set,
                                     const struct weir_file_tensor *file,
                                     const struct llama_tensor *t, void *bytes)
@@ -96,8 +89,8 @@ static enum weir_status tensor_load(const struct llama *l, const struct weir_ten
     uint64_t each = weir_file_dtype_bytes(file->dtype);
     float *values = bytes;
     const uint16_t *halves = bytes;
-    for (uint64_t at = 0; at < t->count; at += CHUNK) {
-        uint64_t n = chunk_at(at, t->count);
+    for (uint64_t at = 0; at < t->count; at += WEIGHTS_CHUNK) {
+        uint64_t n = weights_chunk_at(at, t->count);
         WEIR_TRY(weir_tensors_read(set, file, (t->first + at) * each, bytes, n * each));
         for (uint64_t i = n; file->dtype == WEIR_FILE_F16 && i-- > 0;)
             values[i] = weir_float_from_f16(halves[i]);
@@ -127,7 +120,7 @@ enum weir_status weights_load(const struct llama *l, const char *directory)
     struct weir_tensors *set;
     void *bytes;
     WEIR_TRY(weir_tensors_open(&set, directory));
-    enum weir_status status = weir_alloc(&bytes, CHUNK, sizeof(float), "weights to load");
+    enum weir_status status = weir_alloc(&bytes, WEIGHTS_CHUNK, sizeof(float), "weights to load");
     if (status == WEIR_OK) {
         status = all_load(l, set, directory, bytes);
         weir_free(bytes);

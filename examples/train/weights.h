@@ -6,6 +6,12 @@
 
 #include "examples/train/llama.h"
 
+#define WEIGHTS_CHUNK (1u << 20) /* elements in hand at once */
+static inline uint64_t weights_chunk_at(uint64_t at, uint64_t count)
+{
+    return count - at < WEIGHTS_CHUNK ? count - at : WEIGHTS_CHUNK;
+}
+
 /* Matrices from a normal distribution keyed by seed, tensor name and element; norms 1. */
 enum weir_status weights_random(const struct llama *llama, uint64_t seed, float deviation);
 /* Names, shapes and dtypes are compared before anything is loaded. F32, BF16 and F16. */

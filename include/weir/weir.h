@@ -87,7 +87,8 @@ struct weir_kept {
     size_t struct_bytes;
     const char *name; /* unique in the run; copied */
     uint64_t byte_count;
-    bool optional;          /* may be refused: NULL view at NEW and after, the caller recomputes */
+    bool optional;          /* may be refused: NULL view at NEW and after, the caller recomputes;
+                             * with more than two uses it never waits off the device */
     double recompute_flops; /* what that costs, at each want after NEW */
 };
 
