@@ -28,25 +28,9 @@ struct rig {
     unsigned result_count[REQUESTS];
 };
 
-static char directory[256];
-
-static int group_setup(void **state)
-{
-    (void)state;
-    test_directory_make(directory);
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    test_directory_remove(directory);
-    return 0;
-}
-
 static void file_fill(struct rig *rig)
 {
-    rig->fd = open(directory, O_TMPFILE | O_RDWR, 0600);
+    rig->fd = open(test_directory, O_TMPFILE | O_RDWR, 0600);
     assert_true(rig->fd >= 0);
     rig->before = malloc(4 * ALL);
     assert_non_null(rig->before);
@@ -304,7 +288,7 @@ static void every_allocation_of_open_may_fail(void **state)
 {
     /* The Nth allocation fails, for every N and engine: NOMEM, and nothing is left behind. */
     (void)state;
-    int fd = open(directory, O_TMPFILE | O_RDWR, 0600);
+    int fd = open(test_directory, O_TMPFILE | O_RDWR, 0600);
     assert_true(fd >= 0);
     uint64_t held = weir_alloc_bytes();
     const struct weir_io_engine_table *table = &test_engine;
@@ -334,5 +318,5 @@ int main(void)
         cmocka_unit_test(an_engine_that_breaks_its_contract_stops_the_front),
         cmocka_unit_test(every_allocation_of_open_may_fail),
     };
-    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+    return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }

@@ -1,5 +1,6 @@
 #include "tests/support.h"
 
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,29 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 void test_directory_remove(const char *path)
 {
     assert_int_equal(0, nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS));
+}
+
+char test_directory[256];
+
+int test_directory_setup(void **state)
+{
+    (void)state;
+    test_directory_make(test_directory);
+    return 0;
+}
+
+int test_directory_teardown(void **state)
+{
+    (void)state;
+    test_directory_remove(test_directory);
+    return 0;
+}
+
+int test_file_make(int flags)
+{
+    int fd = open(test_directory, O_TMPFILE | O_RDWR | flags, 0600);
+    assert_true(fd >= 0);
+    return fd;
 }
 
 uint32_t test_draws(uint32_t normal)

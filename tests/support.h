@@ -49,6 +49,11 @@ void test_directory_make(char path[static 256]);
 /* The same in memory where the system offers that: for tests that write and sync many files. */
 void test_directory_make_in_memory(char path[static 256]);
 void test_directory_remove(const char *path);
+/* A group's own directory, for cmocka_run_group_tests, and a nameless file in it. */
+extern char test_directory[256];
+int test_directory_setup(void **state);
+int test_directory_teardown(void **state);
+int test_file_make(int flags);
 
 /* How many different values; sorts them. */
 size_t test_distinct(uint64_t *values, size_t count);

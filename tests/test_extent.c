@@ -16,22 +16,6 @@
 
 #define BYTES (20u << 20) /* more than two requests of the fill */
 
-static char directory[256];
-
-static int group_setup(void **state)
-{
-    (void)state;
-    test_directory_make(directory);
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    test_directory_remove(directory);
-    return 0;
-}
-
 struct lines {
     int warning_count, info_count;
     char last[512];
@@ -58,7 +42,7 @@ static struct weir_io *io_make(const struct weir_io_engine_table *table)
 
 static size_t entry_count(void)
 {
-    DIR *dir = opendir(directory);
+    DIR *dir = opendir(test_directory);
     assert_non_null(dir);
     size_t count = 0;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
@@ -90,7 +74,7 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     struct weir_io *io = io_make(NULL);
     struct steps steps = {0};
     struct weir_extent extent;
-    assert_ok(weir_extent_open(&extent, io, directory, BYTES, true, &log, steps_add, &steps));
+    assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, true, &log, steps_add, &steps));
     assert_int_equal(BYTES, steps.last);
     assert_int_equal(3, steps.count);
     assert_int_equal(0, entry_count());
@@ -116,8 +100,8 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     snprintf(pid, sizeof pid, "pid %ld", (long)getpid());
     assert_int_equal(1, lines.info_count);
     assert_int_equal(0, lines.warning_count);
-    assert_true(test_contains(lines.last, directory) && test_contains(lines.last, "20971520") &&
-                test_contains(lines.last, pid));
+    assert_true(test_contains(lines.last, test_directory) &&
+                test_contains(lines.last, "20971520") && test_contains(lines.last, pid));
     weir_extent_close(&extent);
     weir_extent_close(&extent);
     weir_io_close(io);
@@ -133,7 +117,7 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
     struct weir_io *io = io_make(&test_engine);
     struct weir_extent extent;
-    assert_ok(weir_extent_open(&extent, io, directory, BYTES, false, &log, NULL, NULL));
+    assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, false, &log, NULL, NULL));
     assert_false(extent.direct);
     assert_int_equal(1, extent.align_bytes);
     assert_int_equal(0, fcntl(extent.fd, F_GETFL) & O_DIRECT);
@@ -144,7 +128,7 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     assert_int_equal(BYTES, stat.st_size);
     weir_extent_close(&extent);
 
-    assert_fails(weir_extent_open(&extent, io, directory, BYTES, true, &log, NULL, NULL),
+    assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, true, &log, NULL, NULL),
                  WEIR_ERR_UNSUPPORTED, "does not take O_DIRECT");
     assert_int_equal(-1, extent.fd);
     weir_extent_close(&extent);
@@ -162,7 +146,7 @@ static void a_failed_fill_leaves_nothing(void **state)
             .fault_at = nth, .fault_count = 1, .fault_result = -EIO, .reorder = true};
         struct weir_io *io = io_make(&test_engine);
         struct weir_extent extent;
-        assert_fails(weir_extent_open(&extent, io, directory, BYTES, false, NULL, NULL, NULL),
+        assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL),
                      WEIR_ERR_IO, "write of 1048576 bytes");
         assert_int_equal(EIO, weir_last_error()->os_errno);
         assert_int_equal(1, test_engine_script.faulted_count);
@@ -175,24 +159,25 @@ static void a_failed_fill_leaves_nothing(void **state)
 
 static void preflight_says_what_is_wrong_and_makes_nothing(void **state)
 {
-    /* A missing directory, a file, too little space and odd sizes are named before any write. */
+    /* A missing test_directory, a file, too little space and odd sizes are named before any write.
+     */
     (void)state;
     char path[300];
-    assert_ok(weir_extent_preflight(directory, BYTES));
-    snprintf(path, sizeof path, "%s/none", directory);
+    assert_ok(weir_extent_preflight(test_directory, BYTES));
+    snprintf(path, sizeof path, "%s/none", test_directory);
     assert_fails(weir_extent_preflight(path, 1), WEIR_ERR_ARG, "no such directory");
     assert_fails(weir_extent_preflight("/dev/null", 1), WEIR_ERR_ARG, "not a directory");
-    assert_fails(weir_extent_preflight(directory, UINT64_C(1) << 60), WEIR_ERR_NOSPACE,
+    assert_fails(weir_extent_preflight(test_directory, UINT64_C(1) << 60), WEIR_ERR_NOSPACE,
                  "need 1152921504606846976 bytes");
     struct weir_io *io = io_make(NULL);
     struct weir_extent extent;
     assert_fails(
-        weir_extent_open(&extent, io, directory, UINT64_C(1) << 60, false, NULL, NULL, NULL),
-        WEIR_ERR_NOSPACE, directory);
-    assert_fails(weir_extent_open(&extent, io, directory, 5000, false, NULL, NULL, NULL),
+        weir_extent_open(&extent, io, test_directory, UINT64_C(1) << 60, false, NULL, NULL, NULL),
+        WEIR_ERR_NOSPACE, test_directory);
+    assert_fails(weir_extent_open(&extent, io, test_directory, 5000, false, NULL, NULL, NULL),
                  WEIR_ERR_ARG, "5000 bytes");
-    assert_fails(weir_extent_open(&extent, io, directory, 0, false, NULL, NULL, NULL), WEIR_ERR_ARG,
-                 "0 bytes");
+    assert_fails(weir_extent_open(&extent, io, test_directory, 0, false, NULL, NULL, NULL),
+                 WEIR_ERR_ARG, "0 bytes");
     assert_int_equal(0, entry_count());
     weir_io_close(io);
 }
@@ -205,5 +190,5 @@ int main(void)
         cmocka_unit_test(a_failed_fill_leaves_nothing),
         cmocka_unit_test(preflight_says_what_is_wrong_and_makes_nothing),
     };
-    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+    return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }

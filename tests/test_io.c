@@ -16,35 +16,12 @@
 #define BLOCK 4096u
 #define MIB   (1u << 20)
 
-static char directory[256];
-
-static int group_setup(void **state)
-{
-    (void)state;
-    test_directory_make(directory);
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    test_directory_remove(directory);
-    return 0;
-}
-
-static int file_make(int flags)
-{
-    int fd = open(directory, O_TMPFILE | O_RDWR | flags, 0600);
-    assert_true(fd >= 0);
-    return fd;
-}
-
 static void large_requests_come_back_as_they_were_written(void **state)
 {
     /* Three requests of many more pieces than depth, direct and buffered, under their own ids. */
     for (int direct = 0; direct < 2; direct++) {
         struct weir_io *io = test_front_open(*state, 3);
-        int fd = file_make(direct ? O_DIRECT : 0);
+        int fd = test_file_make(direct ? O_DIRECT : 0);
         uint32_t file;
         assert_ok(weir_io_file_open(io, "f", fd, direct, 0, &file));
         unsigned char *bytes = test_memory_make(3 * MIB, 0), *back = test_memory_make(3 * MIB, 0);
@@ -90,7 +67,7 @@ static void a_misaligned_direct_write_changes_only_its_own_bytes(void **state)
     /* Parts of blocks at both ends, over old bytes and past the file's end: neighbours stay, and
      * the file is as long as its last byte says. */
     struct weir_io *io = test_front_open(*state, 4);
-    int fd = file_make(O_DIRECT);
+    int fd = test_file_make(O_DIRECT);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, true, BLOCK, &file));
     assert_int_equal(BLOCK, weir_io_file_align_bytes(io, file));
@@ -133,7 +110,7 @@ static void a_read_past_the_end_fails_alone_and_names_the_file(void **state)
      */
     for (int direct = 0; direct < 2; direct++) {
         struct weir_io *io = test_front_open(*state, 4);
-        int fd = file_make(0), again = -1;
+        int fd = test_file_make(0), again = -1;
         assert_int_equal(0, ftruncate(fd, 150000));
         char path[64];
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -175,7 +152,7 @@ static void a_wrong_submit_takes_nothing(void **state)
     /* Too many, an unknown file, no memory or an overflow: refused as a whole, the front goes on.
      */
     struct weir_io *io = test_front_open(*state, 2);
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
     char byte[9] = "abcdefgh";
@@ -220,7 +197,7 @@ static void what_cannot_be_opened_is_refused_by_name(void **state)
     options.require_direct = true;
     assert_ok(weir_io_open(&io, &options));
     uint32_t file;
-    int fd = file_make(0), pipes[2];
+    int fd = test_file_make(0), pipes[2];
     assert_int_equal(0, pipe(pipes));
     assert_fails(weir_io_file_open(io, "slow", fd, false, 0, &file), WEIR_ERR_UNSUPPORTED,
                  "\"slow\": opened without O_DIRECT");
@@ -240,7 +217,7 @@ static void after_open_nothing_is_allocated(void **state)
 {
     /* DESIGN 7e: transfers, bounces and failures leave the heap as it was. */
     struct weir_io *io = test_front_open(*state, 4);
-    int fd = file_make(O_DIRECT);
+    int fd = test_file_make(O_DIRECT);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, true, 0, &file));
     unsigned char *bytes = test_memory_make(MIB, 1);
@@ -273,7 +250,7 @@ static void ten_thousand_requests_pass_through_depth_4(void **state)
                                     .request_count = 64,
                                     .piece_bytes = BLOCK}));
     enum { ROOM = 3 * BLOCK };
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
     unsigned char *bytes = test_memory_make(64 * ROOM, 0), *back = test_memory_make(64 * ROOM, 0);
@@ -310,7 +287,7 @@ static void failed_requests_leave_the_engine_working(void **state)
 {
     /* Writes to a file opened for reading fail one by one, the reads between them are whole. */
     struct weir_io *io = test_front_open(*state, 4);
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int closed_fd = open(path, O_RDONLY);
@@ -376,7 +353,7 @@ static void reads_go_before_writes_and_do_not_starve_them(void **state)
                                                           .depth = 1,
                                                           .request_count = 4,
                                                           .piece_bytes = BLOCK}));
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     assert_int_equal(0, ftruncate(fd, 80 * BLOCK));
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
@@ -414,7 +391,7 @@ int main(void)
     const struct CMUnitTest once[] = {
         cmocka_unit_test(reads_go_before_writes_and_do_not_starve_them),
     };
-    return cmocka_run_group_tests(once, group_setup, group_teardown) +
-           test_engines_run(per_engine, sizeof per_engine / sizeof per_engine[0], group_setup,
-                            group_teardown);
+    return cmocka_run_group_tests(once, test_directory_setup, test_directory_teardown) +
+           test_engines_run(per_engine, sizeof per_engine / sizeof per_engine[0],
+                            test_directory_setup, test_directory_teardown);
 }

@@ -15,29 +15,6 @@
 
 #define BLOCK 4096u
 
-static char directory[256];
-
-static int group_setup(void **state)
-{
-    (void)state;
-    test_directory_make(directory);
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    test_directory_remove(directory);
-    return 0;
-}
-
-static int file_make(int flags)
-{
-    int fd = open(directory, O_TMPFILE | O_RDWR | flags, 0600);
-    assert_true(fd >= 0);
-    return fd;
-}
-
 static void engine_drain(const struct weir_io_engine_table *table, struct weir_io_engine *engine,
                          struct weir_io_completion *out, size_t want)
 {
@@ -51,7 +28,7 @@ static void each_piece_yields_one_completion_with_the_kernels_result(void **stat
     const struct weir_io_engine_table *table = *state;
     struct weir_io_engine *engine;
     assert_ok(table->open(&engine, 8, NULL));
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     char text[6] = "river", back[16] = "";
     assert_true(table->queue(
         engine, &(struct weir_io_piece){1, WEIR_IO_WRITE, fd, 100, text, sizeof text}));
@@ -90,7 +67,7 @@ static void queue_refuses_a_piece_beyond_depth_until_one_is_reaped(void **state)
     const struct weir_io_engine_table *table = *state;
     struct weir_io_engine *engine;
     assert_ok(table->open(&engine, 2, NULL));
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     char byte[3] = {0};
     struct weir_io_piece piece = {0, WEIR_IO_WRITE, fd, 0, byte, 1};
     assert_true(table->queue(engine, &piece));
@@ -113,7 +90,7 @@ static void pieces_in_flight_come_back_through_a_small_capacity(void **state)
     const struct weir_io_engine_table *table = *state;
     struct weir_io_engine *engine;
     assert_ok(table->open(&engine, 7, NULL));
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     unsigned char bytes[300], back[300] = {0}, seen[300] = {0};
     test_pattern_fill(bytes, sizeof bytes, 3);
     assert_int_equal(300, pwrite(fd, bytes, sizeof bytes, 0));
@@ -166,7 +143,7 @@ static void a_wake_is_kept_until_a_reap_returns_nothing(void **state)
     assert_ok(table->reap(engine, &done, 1, WEIR_IO_FOREVER, &count));
     assert_int_equal(0, count);
 
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     char byte = 0;
     assert_true(table->queue(engine, &(struct weir_io_piece){5, WEIR_IO_WRITE, fd, 0, &byte, 1}));
     table->wake(engine);
@@ -227,7 +204,7 @@ static void close_waits_for_what_is_in_flight(void **state)
     const struct weir_io_engine_table *table = *state;
     struct weir_io_engine *engine;
     assert_ok(table->open(&engine, 32, NULL));
-    int fd = file_make(0);
+    int fd = test_file_make(0);
     unsigned char *bytes = test_memory_make(32 * 65536, 0), *back = test_memory_make(32 * 65536, 0);
     test_pattern_fill(bytes, 32 * 65536, 4);
     for (uint64_t i = 0; i < 32; i++)
@@ -253,5 +230,6 @@ int main(void)
         TEST_PER_ENGINE(no_wake_of_another_thread_is_lost),
         TEST_PER_ENGINE(close_waits_for_what_is_in_flight),
     };
-    return test_engines_run(tests, sizeof tests / sizeof tests[0], group_setup, group_teardown);
+    return test_engines_run(tests, sizeof tests / sizeof tests[0], test_directory_setup,
+                            test_directory_teardown);
 }

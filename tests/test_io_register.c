@@ -13,35 +13,12 @@
 #define BLOCK 4096u
 #define MIB   (1u << 20)
 
-static char directory[256];
-
-static int group_setup(void **state)
-{
-    (void)state;
-    test_directory_make(directory);
-    return 0;
-}
-
-static int group_teardown(void **state)
-{
-    (void)state;
-    test_directory_remove(directory);
-    return 0;
-}
-
-static int file_make(int flags)
-{
-    int fd = open(directory, O_TMPFILE | O_RDWR | flags, 0600);
-    assert_true(fd >= 0);
-    return fd;
-}
-
 static void memory_across_two_registered_pieces_is_moved_too(void **state)
 {
     /* Neighbouring memory added apart, the second after a transfer: requests inside either, across
      * both, and half outside. */
     struct weir_io *io = test_front_open(*state, 4);
-    int fd = file_make(O_DIRECT);
+    int fd = test_file_make(O_DIRECT);
     uint32_t file;
     assert_ok(weir_io_file_open(io, "f", fd, true, BLOCK, &file));
     unsigned char *memory = test_memory_make(4 * MIB, 0), *bytes = test_memory_make(MIB, 0);
@@ -70,7 +47,7 @@ static void a_descriptor_that_was_reused_names_the_new_file(void **state)
     struct weir_io *io = test_front_open(*state, 2);
     unsigned char back[3] = {0};
     for (unsigned char i = 1; i < 4; i++) {
-        int fd = file_make(0);
+        int fd = test_file_make(0);
         uint32_t file;
         assert_int_equal(1, pwrite(fd, &i, 1, 0));
         assert_ok(weir_io_file_open(io, "f", fd, false, 0, &file));
@@ -120,6 +97,6 @@ int main(void)
         cmocka_unit_test(memory_that_is_refused_is_logged_once_and_works),
     };
     return cmocka_run_group_tests(once, NULL, NULL) +
-           test_engines_run(per_engine, sizeof per_engine / sizeof per_engine[0], group_setup,
-                            group_teardown);
+           test_engines_run(per_engine, sizeof per_engine / sizeof per_engine[0],
+                            test_directory_setup, test_directory_teardown);
 }
