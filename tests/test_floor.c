@@ -5,7 +5,9 @@
  *
  * The floor counts what leaves in the forward pass nowhere but in all traffic. Where a plan writes
  * optional activations to NVMe there, because that is faster than to compute them again, the drive
- * has more to do in the forward pass than the floor knows: those steps are held to 1.30.
+ * has more to do in the forward pass than the floor knows: those steps are held to 1.20. Where
+ * updates and compute share the cores, as on the host device, a stage's update delays it, which the
+ * floor counts only in the total: 1.10 and 1.30, on the first budget of each model.
  */
 #include "examples/train/config.h"
 #include "examples/train/llama.h"
@@ -49,7 +51,7 @@ static struct llama_spec spec_of(const struct row *row)
     return spec;
 }
 
-static void run_open(const struct row *row, weir_run **run, struct llama **llama)
+static void run_open(const struct row *row, bool shared, weir_run **run, struct llama **llama)
 {
     const struct weir_cost cost = {.struct_bytes = sizeof cost,
                                    .read_bytes_per_s = 4e9,
@@ -59,7 +61,7 @@ static void run_open(const struct row *row, weir_run **run, struct llama **llama
                                    .update_bytes_per_s = 5e10,
                                    .compute_flops_per_s = 1e13,
                                    .latency_s = 1e-4,
-                                   .update_on_compute = true};
+                                   .update_on_compute = shared};
     assert_ok(weir_open(run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                     .device = "host",
                                                     .device_bytes = row->device_mib * MIB,
@@ -87,12 +89,13 @@ static bool optionals_wait(const weir_run *run, const struct weir_prediction *p)
     return p->kept_bytes[WEIR_TIER_NVME] > others;
 }
 
-static void row_check(const struct row *row)
+static void row_check(const struct row *row, bool shared)
 {
+    const double most = shared ? 1.10 : 1.05, most_waiting = shared ? 1.30 : 1.20;
     static const double ratios[] = {0.25, 1, 4};
     weir_run *run;
     struct llama *llama;
-    run_open(row, &run, &llama);
+    run_open(row, shared, &run, &llama);
     const struct weir_trace *trace = run->keys[0]->trace;
     double flops = 0;
     for (size_t i = 0; i < trace->stage_count; i++)
@@ -105,11 +108,11 @@ static void row_check(const struct row *row)
         run->cost.compute_flops_per_s = flops * ratios[i] / io_s;
         assert_ok(weir_predict(run, "train", &p));
         bool wait = optionals_wait(run, &p);
-        printf("%-16s %5llu + %5llu MiB  IO/C %5.2f  step %8.3f s  / floor %5.3f%s\n", row->config,
-               (unsigned long long)row->device_mib, (unsigned long long)row->host_mib,
+        printf("%-16s %5llu + %5llu MiB  IO/C %5.2f  step %8.3f s  / floor %5.3f%s%s\n",
+               row->config, (unsigned long long)row->device_mib, (unsigned long long)row->host_mib,
                p.io_s / p.compute_s, p.step_s, p.step_s / p.floor_s,
-               wait ? "  activations on NVMe" : "");
-        assert_true(p.step_s <= (wait ? 1.30 : 1.05) * p.floor_s);
+               wait ? "  activations on NVMe" : "", shared ? "  shared cores" : "");
+        assert_true(p.step_s <= (wait ? most_waiting : most) * p.floor_s);
         assert_true(p.step_s >= p.io_s * 0.999 && p.step_s >= p.compute_s * 0.999);
     }
     llama_close(llama);
@@ -119,7 +122,8 @@ static void row_check(const struct row *row)
 static void rows_check(const struct row *rows, size_t count)
 {
     for (size_t i = 0; i < test_draws((uint32_t)count); i++)
-        row_check(&rows[i]);
+        row_check(&rows[i], false);
+    row_check(&rows[0], true);
 }
 #define ROWS_CHECK(rows) rows_check(rows, sizeof(rows) / sizeof(rows)[0])
 
