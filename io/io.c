@@ -96,6 +96,7 @@ static enum weir_status io_make(struct weir_io *io, const struct weir_io_options
 {
     io->log = options->log;
     io->require_direct = options->require_direct;
+    io->require_registered = options->require_registered;
     io->depth = options->depth;
     io->piece_bytes = options->piece_bytes != 0 ? options->piece_bytes : PIECE_BYTES_DEFAULT;
     WEIR_TRY(slots_make(io, options->request_count));
@@ -198,7 +199,13 @@ enum weir_status weir_io_memory_add(struct weir_io *io, void *bytes, uint64_t by
         return WEIR_OK;
     enum weir_status status =
         io->table->memory(io->engine, bytes, byte_count, &io->memory_registered);
-    if (status != WEIR_ERR_UNSUPPORTED)
+    if (status == WEIR_OK && io->require_registered && !io->memory_registered)
+        return weir_fail(
+            WEIR_ERR_UNSUPPORTED,
+            "io engine \"%s\": registers no memory, and registered memory is required; "
+            "use io engine \"uring\"",
+            io->table->name);
+    if (status != WEIR_ERR_UNSUPPORTED || io->require_registered)
         return status;
     io->memory_refused = true;
     weir_log(io->log, WEIR_LOG_WARNING, "%s", weir_last_error()->text);

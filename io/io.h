@@ -50,6 +50,7 @@ struct weir_io_options {
     uint32_t request_count; /* most requests outstanding; submit beyond it is WEIR_ERR_STATE */
     uint64_t piece_bytes;   /* 0: 1 MiB; a multiple of 4096, at most 1 GiB */
     bool require_direct;    /* a file without O_DIRECT is an error, not a logged fallback */
+    bool require_registered; /* the same for memory that the engine does not register */
     struct weir_log *log;
     const struct weir_io_engine_table *engine_table; /* instead of a name; NULL: by name */
 };

@@ -60,7 +60,7 @@ struct weir_io {
     struct weir_io_engine *engine;
     struct weir_error engine_error; /* sticky */
     struct weir_log *log;
-    bool require_direct;
+    bool require_direct, require_registered;
     bool memory_registered, memory_refused;
     uint32_t depth;
     uint64_t piece_bytes;

@@ -73,8 +73,8 @@ static void every_flag_reaches_its_field(void **state)
     assert_true(a.dtype == WEIR_FP32 && a.grad_dtype == WEIR_BF16 && a.threads == 3);
     assert_int_equal(11, a.save_every);
     assert_ok(read_with(&a, "--out o --keep 4 --resume --log l --dry-run --require-direct "
-                            "--nvme n --io-engine threads"));
-    assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct);
+                            "--nvme n --io-engine threads --require-registered"));
+    assert_true(a.keep == 4 && a.resume && a.dry_run && a.require_direct && a.require_registered);
     assert_string_equal("l", a.log);
     assert_string_equal("threads", a.io_engine);
     assert_ok(read_with(&a, "--export-fp32 f --timeline t"));

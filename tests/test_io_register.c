@@ -87,6 +87,24 @@ static void memory_that_is_refused_is_logged_once_and_works(void **state)
     }
 }
 
+static void memory_that_is_refused_is_an_error_where_it_is_required(void **state)
+{
+    /* The same refusal, and an engine that registers nothing, with require_registered. */
+    (void)state;
+    struct weir_io *io;
+    char bytes[64];
+    test_engine_script = (struct test_engine_script){.refuse_memory = true};
+    struct weir_io_options options = {
+        .engine_table = &test_engine, .depth = 1, .request_count = 1, .require_registered = true};
+    assert_ok(weir_io_open(&io, &options));
+    assert_fails(weir_io_memory_add(io, bytes, 64), WEIR_ERR_UNSUPPORTED, "refuses memory");
+    weir_io_close(io);
+    options.engine_table = &weir_io_threads;
+    assert_ok(weir_io_open(&io, &options));
+    assert_fails(weir_io_memory_add(io, bytes, 64), WEIR_ERR_UNSUPPORTED, "registers no memory");
+    weir_io_close(io);
+}
+
 int main(void)
 {
     const struct CMUnitTest per_engine[] = {
@@ -95,6 +113,7 @@ int main(void)
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(memory_that_is_refused_is_logged_once_and_works),
+        cmocka_unit_test(memory_that_is_refused_is_an_error_where_it_is_required),
     };
     return cmocka_run_group_tests(once, NULL, NULL) +
            test_engines_run(per_engine, sizeof per_engine / sizeof per_engine[0],

@@ -206,6 +206,7 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
                                  .request_count = IO_REQUESTS,
                                  .piece_bytes = IO_PIECE_BYTES,
                                  .require_direct = run->options.require_direct,
+                                 .require_registered = run->options.require_registered,
                                  .log = log,
                              });
 }

@@ -98,6 +98,8 @@ static const struct flag flags[] = {
      "--nvme with a file of up to 64 MiB that is gone at once"},
     {"--require-direct", KIND_SWITCH, FIELD(require_direct), 0,
      "         refuse a file system without O_DIRECT"},
+    {"--require-registered", KIND_SWITCH, FIELD(require_registered), 0,
+     "         refuse an I/O engine that does not register host memory"},
     {"--help", KIND_SWITCH, FIELD(help), 0, "         this text"},
 };
 #define FLAG_COUNT (sizeof flags / sizeof *flags)
@@ -237,9 +239,11 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
     if (a->beta1 >= 1 || a->beta2 >= 1)
         return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
                          a->beta2);
-    if (!a->nvme && (a->io_engine || a->require_direct))
+    if (!a->nvme && (a->io_engine || a->require_direct || a->require_registered))
         return weir_fail(WEIR_ERR_ARG, "%s needs --nvme",
-                         a->io_engine ? "--io-engine" : "--require-direct");
+                         a->io_engine        ? "--io-engine"
+                         : a->require_direct ? "--require-direct"
+                                             : "--require-registered");
     if (!a->out && (a->resume || a->save_every > 0))
         return weir_fail(WEIR_ERR_ARG, "%s needs --out", a->resume ? "--resume" : "--save-every");
     return WEIR_OK;

@@ -20,7 +20,7 @@ struct arguments {
     enum schedule schedule;
     enum weir_dtype dtype, grad_dtype;
     int threads;
-    bool resume, dry_run, require_direct, help;
+    bool resume, dry_run, require_direct, require_registered, help;
 };
 
 enum weir_status arguments_read(struct arguments *arguments, int count, char **values);

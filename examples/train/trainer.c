@@ -63,6 +63,7 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
                                                        .grad_dtype = a->grad_dtype,
                                                        .thread_count = a->threads,
                                                        .require_direct = a->require_direct,
+                                                       .require_registered = a->require_registered,
                                                        .log = log_line}));
     struct llama_spec spec = {.shape = {.sequences = a->micro_batch,
                                         .length = a->seq_len,

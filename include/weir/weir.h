@@ -54,6 +54,7 @@ struct weir_options {
     int thread_count;           /* 0: one a core */
     uint64_t ring_bytes;        /* 0: weir chooses */
     bool require_direct;        /* refuse a file system without O_DIRECT */
+    bool require_registered;    /* refuse an I/O engine that does not register host memory */
     bool strict;                /* host device: test mode, see core/device.h */
     uint64_t strict_seed;
     weir_log_fn *log; /* NULL: silent */
