@@ -8,7 +8,8 @@
  * parameter in both dtypes. Prints a line a round and the median ratio.
  */
 #include "core/clock.h"
-#include "kernels/kernels.h"
+#include "kernels/host.h"
+#include "kernels/simd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,22 +36,31 @@ struct triad {
     const float *b;
     uint64_t count;
     int thread_count;
+    enum weir_isa isa;
 };
 
+WEIR_INLINE void segment_body(float *restrict a, const float *restrict b)
+{
+    WEIR_SIMD
+    for (uint32_t i = 0; i < WEIR_SEGMENT_ELEMENTS; i++)
+        a[i] = a[i] + 0.5f * b[i];
+}
+WEIR_EACH_ISA(static void, segment, (float *restrict a, const float *restrict b), (a, b))
+
+/* In the vectors that Adam uses. */
 static void triad_run(void *argument)
 {
     const struct triad *t = argument;
-    float *restrict a = t->a;
-    const float *restrict b = t->b;
 #pragma omp parallel for num_threads(t->thread_count) schedule(static)
-    for (uint64_t i = 0; i < t->count; i++)
-        a[i] = a[i] + 0.5f * b[i];
+    for (uint64_t i = 0; i < t->count; i += WEIR_SEGMENT_ELEMENTS)
+        WEIR_BY_ISA(t->isa, segment, (t->a + i, t->b + i));
 }
 
 static enum weir_status triad_time(const struct bench *b, double *gb_per_s)
 {
     uint64_t count = b->window_count * WINDOW;
-    struct triad t = {(float *)b->state, (const float *)b->grad, count, b->thread_count};
+    const struct weir_host_kernels *host = (const struct weir_host_kernels *)b->kernels;
+    struct triad t = {(float *)b->state, (const float *)b->grad, count, b->thread_count, host->isa};
     uint64_t began = weir_now_ns();
     WEIR_TRY(b->table->call(b->stream, triad_run, &t, sizeof t, NULL, 0));
     WEIR_TRY(b->table->stream_sync(b->stream));
