@@ -3,9 +3,8 @@
  * depend on both), run with the caller's scratch. Where oneDNN has no bf16 product (before
  * AVX-512), operands are widened to fp32 in the scratch and the result is rounded from it.
  *
- * Where A has many rows, a plain B is packed into the form that oneDNN likes best before it is
- * multiplied: 3 to 5 % faster with the packing counted. A transposed B is not: there packing costs
- * what it saves.
+ * Where A has many rows, a plain B is first packed into the form that oneDNN likes best: that pays
+ * for the packing and more. A transposed B is not: there packing costs what it saves.
  */
 #include "core/memory.h"
 #include "kernels/host.h"
