@@ -70,11 +70,16 @@ __device__ uint32_t matches_find(const weir_embed_args &a, uint32_t begin, int32
                                  struct matches *shared)
 {
     const uint32_t warp = threadIdx.x / WEIR_WARP, lane = threadIdx.x % WEIR_WARP;
+    int32_t here[looks];
     uint32_t word[looks], any = 0;
 #pragma unroll
     for (uint32_t j = 0; j < looks; j++) {
         const uint32_t i = begin + j * threads + threadIdx.x;
-        word[j] = __ballot_sync(WEIR_WHOLE_WARP, i < a.token_count && a.tokens[i] == id);
+        here[j] = i < a.token_count ? a.tokens[i] : -1;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < looks; j++) {
+        word[j] = __ballot_sync(WEIR_WHOLE_WARP, here[j] == id);
         any |= word[j];
         if (lane == 0)
             shared->words[j * warps + warp] = word[j];

@@ -19,32 +19,30 @@ template <bool whole> __global__ void __launch_bounds__(threads) stats_rows(cons
     const float before = a.first ? weir_row_max::neutral : a.max[row];
     float l[each][pack], max = before, sum = 0;
     for (uint32_t first = 0; first < width; first += step) {
-        weir_row_load_share<whole>(logits, first, width, l);
+        weir_row_load_share<whole>(logits, first, width, l, weir_row_max::neutral);
 #pragma unroll
         for (uint32_t j = 0; j < each; j++)
 #pragma unroll
             for (uint32_t i = 0; i < pack; i++)
-                if (first + (j * threads + threadIdx.x) * pack + i < width)
-                    max = fmaxf(max, l[j][i]);
+                max = fmaxf(max, l[j][i]);
     }
     max = weir_row_fold<weir_row_max>(max, partial_max);
     for (uint32_t first = 0; first < width; first += step) {
         if (width > step)
-            weir_row_load_share<whole>(logits, first, width, l);
+            weir_row_load_share<whole>(logits, first, width, l, weir_row_max::neutral);
 #pragma unroll
         for (uint32_t j = 0; j < each; j++)
 #pragma unroll
             for (uint32_t i = 0; i < pack; i++)
-                if (first + (j * threads + threadIdx.x) * pack + i < width)
-                    sum += expf(l[j][i] - max);
+                sum += expf(l[j][i] - max);
     }
     sum = weir_row_fold<weir_row_add>(sum, partial_sum);
     if (threadIdx.x > 0)
         return;
     a.sum[row] = a.first ? sum : a.sum[row] * expf(before - max) + sum;
     a.max[row] = max;
-    const int64_t target = (int64_t)a.targets[row] - a.first_vocab;
-    if (target >= 0 && target < width)
+    const uint32_t target = (uint32_t)a.targets[row] - a.first_vocab;
+    if (a.targets[row] != masked && target < width)
         a.target_logit[row] = logits[target];
     else if (a.first)
         a.target_logit[row] = 0;
@@ -75,7 +73,7 @@ __global__ void __launch_bounds__(threads) grad_rows(const weir_head_args a)
     const float *logits = a.logits + (uint64_t)row * width;
     T *dlogits = static_cast<T *>(a.dlogits) + (uint64_t)row * width;
     const bool counts = a.targets[row] != masked;
-    const int64_t target = (int64_t)a.targets[row] - a.first_vocab;
+    const uint32_t target = (uint32_t)a.targets[row] - a.first_vocab; /* of this row, if < width */
     const float max = a.max[row], share = a.scale / a.sum[row];
     for (uint32_t first = 0; first < width; first += step) {
         float l[each][pack];

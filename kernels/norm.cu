@@ -36,18 +36,16 @@ __global__ void __launch_bounds__(row_threads) forward_rows(const weir_norm_args
     if (width > 0 && threadIdx.x == 0)
         a.rstd[row] = rstd;
     for (uint32_t first = 0; first < width; first += step) {
+        float w[forward_each][forward_pack];
         if (width > step)
             weir_row_load_share<whole>(x, first, width, v);
+        weir_row_load_share<whole>(weight, first, width, w);
 #pragma unroll
-        for (uint32_t j = 0; j < forward_each; j++) {
-            const uint32_t at = first + (j * blockDim.x + threadIdx.x) * forward_pack;
-            float w[forward_pack];
-            weir_row_load<whole>(weight, at, width, w);
+        for (uint32_t j = 0; j < forward_each; j++)
 #pragma unroll
             for (uint32_t i = 0; i < forward_pack; i++)
-                w[i] = v[j][i] * rstd * w[i];
-            weir_row_store<whole>(y, at, width, w);
-        }
+                w[j][i] = v[j][i] * rstd * w[j][i];
+        weir_row_store_share<whole>(y, first, width, w);
     }
 }
 
@@ -67,8 +65,10 @@ constexpr uint32_t columns = 16, column_threads = columns / input_pack, row_lane
 constexpr uint32_t rows_ahead = 4; /* on their way at a time */
 constexpr uint32_t column_warps = column_threads * row_lanes / WEIR_WARP;
 
+/* At least 4 blocks on a multiprocessor, no more: registers hold what is on its way. */
 template <class T, bool whole>
-__global__ void __launch_bounds__(column_threads *row_lanes) weight_columns(const weir_norm_args a)
+__global__ void __launch_bounds__(column_threads *row_lanes, 4)
+    weight_columns(const weir_norm_args a)
 {
     __shared__ float partial[column_warps][columns];
     const uint32_t at = blockIdx.x * columns + threadIdx.x * input_pack;
@@ -141,19 +141,17 @@ __global__ void __launch_bounds__(row_threads) input_rows(const weir_norm_args a
     const float rstd = width > 0 ? a.rstd[row] : 0.0f;
     const float c = sum * rstd * rstd * rstd / (float)a.width;
     for (uint32_t first = 0; first < width; first += step) {
+        float d[each][input_pack] = {};
         if (width > step)
             load(first);
+        if (a.residual_d)
+            weir_row_load_share<whole>(a.residual_d + start, first, width, d);
 #pragma unroll
-        for (uint32_t j = 0; j < each; j++) {
-            const uint32_t at = first + (j * blockDim.x + threadIdx.x) * input_pack;
-            float d[input_pack] = {};
-            if (a.residual_d)
-                weir_row_load<whole>(a.residual_d + start, at, width, d);
+        for (uint32_t j = 0; j < each; j++)
 #pragma unroll
             for (uint32_t i = 0; i < input_pack; i++)
-                d[i] += rstd * gs[j][i] - c * xs[j][i];
-            weir_row_store<whole>(a.dx + start, at, width, d);
-        }
+                d[j][i] += rstd * gs[j][i] - c * xs[j][i];
+        weir_row_store_share<whole>(a.dx + start, first, width, d);
     }
 }
 

@@ -34,11 +34,11 @@ __device__ __forceinline__ void weir_act_narrow(float value, uint16_t *out)
     *out = weir_device_narrow(value);
 }
 
-/* Elements [at, at + count) of a row; 0 from width on. whole: count divides width, and the row is
- * aligned to 16 bytes or to count elements, whichever is less. */
+/* Elements [at, at + count) of a row; `beyond` from width on. whole: count divides width, and the
+ * row is aligned to 16 bytes or to count elements, whichever is less. */
 template <bool whole, class T, uint32_t count>
 __device__ __forceinline__ void weir_row_load(const T *row, uint32_t at, uint32_t width,
-                                              float (&out)[count])
+                                              float (&out)[count], float beyond = 0.0f)
 {
     if (whole) {
         weir_pack<T, count> pack = {};
@@ -46,11 +46,11 @@ __device__ __forceinline__ void weir_row_load(const T *row, uint32_t at, uint32_
             pack = *reinterpret_cast<const weir_pack<T, count> *>(row + at);
 #pragma unroll
         for (uint32_t i = 0; i < count; i++)
-            out[i] = weir_act_widen(pack.at[i]);
+            out[i] = at < width ? weir_act_widen(pack.at[i]) : beyond;
     } else {
 #pragma unroll
         for (uint32_t i = 0; i < count; i++)
-            out[i] = at + i < width ? weir_act_widen(row[at + i]) : 0.0f;
+            out[i] = at + i < width ? weir_act_widen(row[at + i]) : beyond;
     }
 }
 
@@ -77,11 +77,21 @@ __device__ __forceinline__ void weir_row_store(T *row, uint32_t at, uint32_t wid
 /* A thread's share of a row in registers: `each` packs, blockDim.x packs apart, from `first` on. */
 template <bool whole, class T, uint32_t each, uint32_t count>
 __device__ __forceinline__ void weir_row_load_share(const T *row, uint32_t first, uint32_t width,
-                                                    float (&out)[each][count])
+                                                    float (&out)[each][count], float beyond = 0.0f)
 {
 #pragma unroll
     for (uint32_t j = 0; j < each; j++)
-        weir_row_load<whole>(row, first + (j * blockDim.x + threadIdx.x) * count, width, out[j]);
+        weir_row_load<whole>(row, first + (j * blockDim.x + threadIdx.x) * count, width, out[j],
+                             beyond);
+}
+template <bool whole, class T, uint32_t each, uint32_t count>
+__device__ __forceinline__ void weir_row_store_share(T *row, uint32_t first, uint32_t width,
+                                                     const float (&values)[each][count])
+{
+#pragma unroll
+    for (uint32_t j = 0; j < each; j++)
+        weir_row_store<whole>(row, first + (j * blockDim.x + threadIdx.x) * count, width,
+                              values[j]);
 }
 
 struct weir_row_add {
