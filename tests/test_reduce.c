@@ -88,10 +88,10 @@ static void windows_match_the_definition(void **state)
     for (uint32_t i = 0; i < MOST_ELEMENTS; i++)
         before[i] =
             (float)ldexp(test_random_unit(&random) - 0.5, (int)test_random_below(&random, 60) - 40);
-    for (int isa = 0; isa < TEST_ISA_COUNT; isa++)
+    for (int variant = 0; variant < TEST_VARIANT_COUNT; variant++)
         for (int threads = 1; threads <= 2; threads++) {
             struct test_kernels t;
-            if (!test_kernels_open(&t, test_isa_names[isa], threads))
+            if (!test_kernels_open(&t, test_variant_names[variant], threads))
                 continue;
             float *grad = test_kernels_memory(&t, MOST_ELEMENTS * sizeof *grad);
             double *partials = test_kernels_memory(&t, (SEGMENT_COUNT + 1) * sizeof *partials);
