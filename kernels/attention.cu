@@ -9,7 +9,7 @@
 #include "kernels/attention.cuh"
 
 /* Of a tile; what leaves registers enough on every architecture. */
-template <uint32_t width> constexpr uint32_t forward_keys = width > 80 ? 32 : 64;
+template <uint32_t width> constexpr uint32_t forward_keys = width > 64 ? 32 : 64;
 
 template <uint32_t width, uint32_t bands> struct forward_tiles {
     static constexpr uint32_t queries = ATTENTION_WARPS * bands * ATTENTION_BAND;
@@ -53,37 +53,40 @@ __device__ __forceinline__ float row_sum(float value)
     return value + __shfl_xor_sync(WEIR_WHOLE_WARP, value, 2);
 }
 
-/* Scores become weights exp(score - max); what was summed before shrinks by the maximum's rise.
- * Every row sees key 0 in its first tile, so the maximum is finite. */
-template <uint32_t width, uint32_t bands, uint32_t keys>
-__device__ __forceinline__ void soften(forward_sums<width, bands> &s,
-                                       float (&scores)[bands][keys / 8][4], float scale_log2)
+/* Scores become weights exp(score - max), rounded to bf16 after they are summed; what was summed
+ * before shrinks by the maximum's rise. Every row sees key 0 in its first tile, so the maximum is
+ * finite. */
+template <uint32_t width, uint32_t keys>
+__device__ __forceinline__ void soften(float (&out)[width / 8][4], float (&max)[2], float (&sum)[2],
+                                       float (&scores)[keys / 8][4],
+                                       uint32_t (&weights)[keys / 16][4], float scale_log2)
 {
+    float shrink[2];
 #pragma unroll
-    for (uint32_t m = 0; m < bands; m++)
+    for (uint32_t r = 0; r < 2; r++) {
+        float most = max[r], more = 0;
 #pragma unroll
-        for (uint32_t r = 0; r < 2; r++) {
-            float most = s.max[m][r], sum = 0;
+        for (uint32_t n = 0; n < keys / 8; n++)
+            most = fmaxf(most, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+        most = row_max(most);
+        shrink[r] = exp2f((max[r] - most) * scale_log2);
+        float base = most * scale_log2;
 #pragma unroll
-            for (uint32_t n = 0; n < keys / 8; n++)
-                most = fmaxf(most, fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
-            most = row_max(most);
-            float shrink = exp2f((s.max[m][r] - most) * scale_log2), base = most * scale_log2;
+        for (uint32_t n = 0; n < keys / 8; n++)
 #pragma unroll
-            for (uint32_t n = 0; n < keys / 8; n++)
-#pragma unroll
-                for (uint32_t i = 2 * r; i < 2 * r + 2; i++) {
-                    scores[m][n][i] = exp2f(fmaf(scores[m][n][i], scale_log2, -base));
-                    sum += scores[m][n][i];
-                }
-            s.sum[m][r] = s.sum[m][r] * shrink + sum;
-            s.max[m][r] = most;
-#pragma unroll
-            for (uint32_t n = 0; n < width / 8; n++) {
-                s.out[m][n][2 * r] *= shrink;
-                s.out[m][n][2 * r + 1] *= shrink;
+            for (uint32_t i = 2 * r; i < 2 * r + 2; i++) {
+                scores[n][i] = exp2f(fmaf(scores[n][i], scale_log2, -base));
+                more += scores[n][i];
             }
-        }
+        sum[r] = sum[r] * shrink[r] + more;
+        max[r] = most;
+    }
+    attention_turn<keys>(weights, scores);
+#pragma unroll
+    for (uint32_t n = 0; n < width / 8; n++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            out[n][i] *= shrink[i / 2];
 }
 
 template <uint32_t width, uint32_t bands>
@@ -174,8 +177,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             continue;
         if (key + tiles::keys > row + 1)
             mask<bands, tiles::keys>(scores, row, key);
-        soften<width, bands, tiles::keys>(sums, scores, scale_log2);
-        attention_add<width, bands, tiles::keys>(sums.out, scores, values);
+        uint32_t weights[bands][tiles::keys / 16][4];
+#pragma unroll
+        for (uint32_t m = 0; m < bands; m++)
+            soften<width, tiles::keys>(sums.out[m], sums.max[m], sums.sum[m], scores[m], weights[m],
+                                       scale_log2);
+        attention_add<width, bands, tiles::keys>(sums.out, weights, values);
     }
     forward_store(a, sums, q, sequence, head, row, band);
 }

@@ -49,7 +49,8 @@ __device__ __forceinline__ float attention_widen(float value)
 
 /* The rows of one head in an array of N x heads x D, in elements. */
 struct attention_rows {
-    uint64_t first, stride;
+    uint64_t first;
+    uint32_t stride;
 };
 
 __device__ __forceinline__ attention_rows attention_rows_at(const weir_attention_args &a,
@@ -57,7 +58,7 @@ __device__ __forceinline__ attention_rows attention_rows_at(const weir_attention
                                                             uint32_t head)
 {
     uint64_t token = (uint64_t)sequence * a.length;
-    return {(token * heads + head) * a.head_dim, (uint64_t)heads * a.head_dim};
+    return {(token * heads + head) * a.head_dim, heads * a.head_dim};
 }
 
 template <uint32_t width> constexpr uint32_t attention_pitch = width + 8;
@@ -69,15 +70,16 @@ __device__ __forceinline__ void attention_load(uint16_t *tile, const void *x,
                                                const weir_attention_args &a, uint32_t first)
 {
     constexpr uint32_t pieces = width / 8;
-    static_assert(rows * pieces % ATTENTION_THREADS == 0, "each thread copies as many pieces");
     const uint16_t *from = static_cast<const uint16_t *>(x) + at.first;
 #pragma unroll
-    for (uint32_t i = 0; i < rows * pieces / ATTENTION_THREADS; i++) {
-        uint32_t piece = i * ATTENTION_THREADS + threadIdx.x;
+    for (uint32_t i = 0; i < rows * pieces; i += ATTENTION_THREADS) {
+        uint32_t piece = i + threadIdx.x;
         uint32_t row = piece / pieces, column = piece % pieces * 8;
+        if (rows * pieces % ATTENTION_THREADS != 0 && piece >= rows * pieces)
+            break;
         bool valid = first + row < a.length && column < a.head_dim;
         weir_copy_async(tile + row * attention_pitch<width> + column,
-                        valid ? from + (first + row) * at.stride + column : from, valid);
+                        valid ? from + (uint64_t)(first + row) * at.stride + column : from, valid);
     }
 }
 
@@ -117,14 +119,18 @@ __device__ __forceinline__ uint32_t attention_pack(float low, float high)
     return bits;
 }
 
-/* Two results beside each other become the first operand of the next product. */
-__device__ __forceinline__ void attention_turn(uint32_t r[4], const float left[4],
-                                               const float right[4])
+/* Results of a band, rounded to bf16, become the first operand of the next product. */
+template <uint32_t columns>
+__device__ __forceinline__ void attention_turn(uint32_t (&first)[columns / 16][4],
+                                               const float (&results)[columns / 8][4])
 {
-    r[0] = attention_pack(left[0], left[1]);
-    r[1] = attention_pack(left[2], left[3]);
-    r[2] = attention_pack(right[0], right[1]);
-    r[3] = attention_pack(right[2], right[3]);
+#pragma unroll
+    for (uint32_t n = 0; n < columns / 16; n++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const float *from = &results[2 * n + i / 2][i % 2 * 2];
+            first[n][i] = attention_pack(from[0], from[1]);
+        }
 }
 
 /* scores[band][n] = the band's rows times the transpose of `columns` rows of the other tile. */
@@ -139,7 +145,7 @@ __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns 
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++)
                 scores[m][n][i] = 0;
-#pragma unroll
+#pragma unroll 2 /* more in flight would spill */
     for (uint32_t d = 0; d < width; d += 16) {
         uint32_t first[bands][4];
 #pragma unroll
@@ -158,29 +164,24 @@ __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns 
     }
 }
 
-/* sum[band] += weights[band] (rounded to bf16) times `columns` rows of the other tile. */
+/* sum[band] += first[band] times `columns` rows of the other tile. */
 template <uint32_t width, uint32_t bands, uint32_t columns>
 __device__ __forceinline__ void attention_add(float (&sum)[bands][width / 8][4],
-                                              const float (&weights)[bands][columns / 8][4],
+                                              const uint32_t (&first)[bands][columns / 16][4],
                                               const uint16_t *other)
 {
 #pragma unroll
-    for (uint32_t n = 0; n < columns / 16; n++) {
-        uint32_t first[bands][4];
-#pragma unroll
-        for (uint32_t m = 0; m < bands; m++)
-            attention_turn(first[m], weights[m][2 * n], weights[m][2 * n + 1]);
+    for (uint32_t n = 0; n < columns / 16; n++)
 #pragma unroll
         for (uint32_t d = 0; d < width / 16; d++) {
             uint32_t second[4];
             attention_second<width>(second, other + n * 16 * attention_pitch<width>, d * 16);
 #pragma unroll
             for (uint32_t m = 0; m < bands; m++) {
-                weir_mma_bf16(sum[m][2 * d], first[m], second);
-                weir_mma_bf16(sum[m][2 * d + 1], first[m], second + 2);
+                weir_mma_bf16(sum[m][2 * d], first[m][n], second);
+                weir_mma_bf16(sum[m][2 * d + 1], first[m][n], second + 2);
             }
         }
-    }
 }
 
 /* Round a band times factor (of its two rows) to tokens [first, first + 16) of a head, by way of
@@ -207,7 +208,7 @@ attention_store(void *x, const attention_rows &at, const weir_attention_args &a,
     for (uint32_t piece = lane; piece < ATTENTION_BAND * pieces; piece += WEIR_WARP) {
         uint32_t row = piece / pieces, column = piece % pieces * 8;
         if (first + row < a.length && column < a.head_dim)
-            *reinterpret_cast<uint4 *>(out + (first + row) * at.stride + column) =
+            *reinterpret_cast<uint4 *>(out + (uint64_t)(first + row) * at.stride + column) =
                 *reinterpret_cast<const uint4 *>(band + row * attention_pitch<width> + column);
     }
 }

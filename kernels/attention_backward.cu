@@ -18,7 +18,7 @@ template <uint32_t width_, bool keys_stay_> struct backward_form {
     static constexpr uint32_t width = width_;
     static constexpr bool keys_stay = keys_stay_;
     static constexpr uint32_t pitch = attention_pitch<width>;
-    static constexpr uint32_t columns = width > 96 ? 32 : 64; /* of a tile that streams */
+    static constexpr uint32_t columns = width > 64 ? 32 : 64; /* of a tile that streams */
     static constexpr uint32_t stay = ROWS * pitch, stream = columns * pitch; /* elements */
     static constexpr uint32_t scalars = keys_stay ? 2 * columns : 0;
     static constexpr uint32_t shared_bytes =
@@ -172,9 +172,13 @@ step_add(backward_sums<form> &sums, const uint16_t *band, const uint16_t *stream
     if (key + keys > query + 1)
         mask<form>(scores, row, token);
     weigh<form>(scores, d, scale_log2, own, of);
-    if (form::keys_stay)
-        attention_add<width, 1, columns>(sums.second, scores, stream + form::stream);
-    attention_add<width, 1, columns>(sums.first, d, stream);
+    uint32_t first[1][columns / 16][4];
+    if (form::keys_stay) {
+        attention_turn<columns>(first[0], scores[0]);
+        attention_add<width, 1, columns>(sums.second, first, stream + form::stream);
+    }
+    attention_turn<columns>(first[0], d[0]);
+    attention_add<width, 1, columns>(sums.first, first, stream);
 }
 
 template <class form>
