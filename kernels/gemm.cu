@@ -12,12 +12,11 @@ extern "C" {
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#define GEMM_MOST       256u
-#define GEMM_ALIGN      16u  /* of operands, promised to the heuristic and checked at each call */
-#define WORKSPACE_ALIGN 256u /* cublasLtMatmul asks for it */
-#define WORKSPACE_MOST  (UINT64_C(8) << 20)
-#define WORKSPACE_MOST_HOPPER                                                                      \
-    (UINT64_C(32) << 20) /* its kernels overlap more of a split, NVIDIA's own default too */
+#define GEMM_MOST             256u
+#define GEMM_ALIGN            16u /* of operands, promised to the heuristic and checked at each call */
+#define WORKSPACE_ALIGN       256u /* cublasLtMatmul asks for it */
+#define WORKSPACE_MOST        (UINT64_C(8) << 20)
+#define WORKSPACE_MOST_HOPPER (UINT64_C(32) << 20) /* and later: what cuBLAS itself takes there */
 
 struct gemm {
     struct weir_gemm_shape shape;
@@ -50,12 +49,10 @@ static enum weir_status check(cublasStatus_t status, const char *what,
 
 static enum weir_status workspace_bound(struct weir_cuda_kernels *k)
 {
-    int device = 0, major = 0;
-    WEIR_TRY(weir_cuda_result(k->device, (int)cudaGetDevice(&device), "cudaGetDevice"));
-    WEIR_TRY(weir_cuda_result(
-        k->device, (int)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-        "cudaDeviceGetAttribute"));
-    k->gemms->workspace_most = major >= 9 ? WORKSPACE_MOST_HOPPER : WORKSPACE_MOST;
+    cudaDeviceProp properties;
+    WEIR_TRY(weir_cuda_result(k->device, (int)cudaGetDeviceProperties(&properties, 0),
+                              "cudaGetDeviceProperties"));
+    k->gemms->workspace_most = properties.major >= 9 ? WORKSPACE_MOST_HOPPER : WORKSPACE_MOST;
     return WEIR_OK;
 }
 
