@@ -8,6 +8,7 @@
 static const enum weir_lane kind_lanes[] = {
     WEIR_LANE_READ,   WEIR_LANE_WRITE,  WEIR_LANE_TO_DEVICE,  WEIR_LANE_TO_HOST,
     WEIR_LANE_UPDATE, WEIR_LANE_UPDATE, WEIR_LANE_COLLECTIVE, WEIR_LANE_COMPUTE};
+
 enum weir_status weir_check_fail_plan(const struct weir_check *check, const char *format, ...)
 {
     char text[300];
@@ -268,10 +269,20 @@ static enum weir_status window_check(const struct weir_check *check, size_t inde
     return right ? WEIR_OK : weir_check_fail(check, index, "its places are not those of a window");
 }
 
+/* A state at home on the device changes there; the processor of the update lane may be another. */
+static bool in_its_lane(const struct weir_op *op)
+{
+    if (op->kind >= WEIR_OP_KIND_COUNT)
+        return false;
+    bool on_device = (op->kind == WEIR_OP_UPDATE || op->kind == WEIR_OP_CLEAR) &&
+                     op->places[0].tier == WEIR_TIER_DEVICE;
+    return op->lane == (on_device ? WEIR_LANE_COLLECTIVE : kind_lanes[op->kind]);
+}
+
 static enum weir_status op_check(const struct weir_check *check, size_t index, uint32_t *stage)
 {
     const struct weir_op *op = &check->plan->ops[index];
-    if (op->kind >= WEIR_OP_KIND_COUNT || op->lane != kind_lanes[op->kind])
+    if (!in_its_lane(op))
         return weir_check_fail(check, index, "kind %d in lane %d", (int)op->kind, (int)op->lane);
     if (op->wait_count > WEIR_OP_WAITS || op->stage >= check->trace->stage_count)
         return weir_check_fail(check, index, "%u waits, stage %u of %zu", op->wait_count, op->stage,

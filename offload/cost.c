@@ -49,8 +49,9 @@ static double op_seconds(const struct walk *w, const struct weir_op *op)
     case WEIR_LANE_TO_HOST:
         return bytes / c->to_host_bytes_per_s;
     case WEIR_LANE_UPDATE:
-    case WEIR_LANE_COLLECTIVE:
         return bytes / c->update_bytes_per_s;
+    case WEIR_LANE_COLLECTIVE:
+        return bytes / c->device_update_bytes_per_s;
     case WEIR_LANE_COMPUTE:
         return w->compute[op->thing];
     case WEIR_LANE_COUNT:

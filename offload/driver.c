@@ -37,8 +37,8 @@ static bool waits_met(const struct weir_replay *r, const struct weir_op *op)
 {
     for (uint32_t i = 0; i < op->wait_count; i++) {
         const struct weir_lane_state *on = &r->lanes[op->waits[i].lane];
-        bool whole = weir_lane_is_io(op->lane) || weir_lane_is_io(op->waits[i].lane);
-        if ((whole ? on->complete : on->begun) < op->waits[i].count)
+        bool apart = weir_lanes_apart(&r->lanes[op->lane], on);
+        if ((apart ? on->complete : on->begun) < op->waits[i].count)
             return false;
     }
     return true;
@@ -74,8 +74,9 @@ static enum weir_status copy_begin(struct weir_replay *r, const struct weir_op *
 {
     bool down = op->kind == WEIR_OP_H2D;
     *(down ? &r->stats.to_device_bytes : &r->stats.to_host_bytes) += op->places[0].bytes;
-    return r->table->copy(stream, host_bytes(r, &op->places[1]), host_bytes(r, &op->places[0]),
-                          op->places[0].bytes, down ? WEIR_COPY_TO_DEVICE : WEIR_COPY_TO_HOST);
+    return stream->device->table->copy(stream, host_bytes(r, &op->places[1]),
+                                       host_bytes(r, &op->places[0]), op->places[0].bytes,
+                                       down ? WEIR_COPY_TO_DEVICE : WEIR_COPY_TO_HOST);
 }
 
 static enum weir_status stream_op_begin(struct weir_replay *r, const struct weir_op *op,
@@ -106,9 +107,9 @@ static enum weir_status stream_op_time(struct weir_replay *r, const struct weir_
                                        struct weir_stream *stream)
 {
     struct weir_op_time *time = weir_op_time_of(r->score, op);
-    WEIR_TRY(weir_replay_stamp(r, stream, time ? &time->begin_ns : NULL));
+    WEIR_TRY(weir_replay_stamp(stream, time ? &time->begin_ns : NULL));
     WEIR_TRY(stream_op_begin(r, op, stream));
-    return weir_replay_stamp(r, stream, time ? &time->end_ns : NULL);
+    return weir_replay_stamp(stream, time ? &time->end_ns : NULL);
 }
 
 static void wake(void *argument)
@@ -123,13 +124,14 @@ static enum weir_status stream_begin(struct weir_replay *r, const struct weir_op
         struct weir_lane_state *on = &r->lanes[op->waits[i].lane];
         uint32_t count = op->waits[i].count;
         if (on != lane && on->stream && count > on->complete)
-            WEIR_TRY(r->table->event_wait(lane->stream, weir_lane_event(on, count - 1)));
+            WEIR_TRY(lane->table->event_wait(lane->stream, weir_lane_event(on, count - 1)));
     }
     if (moves(r, op))
         WEIR_TRY(stream_op_time(r, op, lane->stream));
-    WEIR_TRY(r->table->event_record(lane->stream, weir_lane_event(lane, lane->begun)));
+    WEIR_TRY(lane->table->event_record(lane->stream, weir_lane_event(lane, lane->begun)));
     if (r->score->wakes[op - r->score->plan->ops])
-        WEIR_TRY(r->table->call(lane->stream, wake, &r->options.io, sizeof r->options.io, NULL, 0));
+        WEIR_TRY(
+            lane->table->call(lane->stream, wake, &r->options.io, sizeof r->options.io, NULL, 0));
     return WEIR_OK;
 }
 
@@ -169,7 +171,7 @@ static enum weir_status lanes_poll(struct weir_replay *r)
         struct weir_lane_state *lane = &r->lanes[l];
         bool passed = lane->stream != NULL;
         while (passed && lane->complete < lane->begun) {
-            WEIR_TRY(r->table->event_query(weir_lane_event(lane, lane->complete), &passed));
+            WEIR_TRY(lane->table->event_query(weir_lane_event(lane, lane->complete), &passed));
             lane->complete += passed;
         }
     }

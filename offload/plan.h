@@ -18,8 +18,8 @@ enum weir_lane {
     WEIR_LANE_WRITE,
     WEIR_LANE_TO_DEVICE,
     WEIR_LANE_TO_HOST,
-    WEIR_LANE_UPDATE,
-    WEIR_LANE_COLLECTIVE,
+    WEIR_LANE_UPDATE,     /* of states in host memory */
+    WEIR_LANE_COLLECTIVE, /* reductions, and updates of states on the device */
     WEIR_LANE_COMPUTE,
     WEIR_LANE_COUNT,
 };
@@ -30,7 +30,7 @@ enum weir_op_kind {
     WEIR_OP_H2D,     /* place[0] host -> place[1] device */
     WEIR_OP_D2H,     /* place[0] device -> place[1] host */
     WEIR_OP_UPDATE,  /* place[0] state, [1] gradient, [2] weight: of one window, in place */
-    WEIR_OP_CLEAR,   /* place[0] state: residual = 0 after a WEIR_WRITE; lane UPDATE */
+    WEIR_OP_CLEAR,   /* place[0] state: residual = 0 after a WEIR_WRITE */
     WEIR_OP_REDUCE,  /* place[0] a complete fp32 gradient window on the device; in place */
     WEIR_OP_COMPUTE, /* stage `thing`; what it touches is in the trace and views[] */
     WEIR_OP_KIND_COUNT,

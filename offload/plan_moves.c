@@ -101,11 +101,18 @@ static enum weir_status window_fetch(struct weir_maker *m, struct weir_op op, ui
     return WEIR_OK;
 }
 
+/* What changes a state runs where it is: the device's own work beside reductions, so that in a lane
+ * one processor does all. */
+static enum weir_lane state_lane(const struct weir_place *state)
+{
+    return state->tier == WEIR_TIER_DEVICE ? WEIR_LANE_COLLECTIVE : WEIR_LANE_UPDATE;
+}
+
 static enum weir_status update_add(struct weir_maker *m, struct weir_op op,
                                    const struct weir_place at[3])
 {
     op.kind = WEIR_OP_UPDATE;
-    op.lane = WEIR_LANE_UPDATE;
+    op.lane = state_lane(&at[WEIR_PART_STATE]);
     op.pending_only = true;
     op.places[0] = at[WEIR_PART_STATE];
     op.places[1] = at[WEIR_PART_GRAD];
@@ -301,7 +308,7 @@ static enum weir_status state_clear(struct weir_maker *m, uint32_t id, uint32_t 
         WEIR_TRY(move_add(m, op, *home, at));
     }
     op.kind = WEIR_OP_CLEAR;
-    op.lane = WEIR_LANE_UPDATE;
+    op.lane = state_lane(&at);
     op.places[0] = at;
     op.places[1] = (struct weir_place){0};
     struct weir_touch touch = {at, true};

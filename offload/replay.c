@@ -8,16 +8,20 @@
 
 #include <string.h>
 
-/* Which ops' completions the driver must be woken for: those that a READ or WRITE waits for, every
- * half ring of slots (so that slots come free), and each lane's last. */
+/* Which ops' completions the driver must be woken for: those that another processor's op waits for,
+ * every half ring of slots (so that slots come free), and each lane's last. */
 static void wakes_find(struct weir_score *score)
 {
     const struct weir_plan *plan = score->plan;
     for (size_t i = 0; i < plan->op_count; i++) {
         const struct weir_op *op = &plan->ops[i];
-        for (uint32_t w = 0; weir_lane_is_io(op->lane) && w < op->wait_count; w++)
-            score->wakes[score->order[score->first[op->waits[w].lane] + op->waits[w].count - 1]] =
-                true;
+        for (uint32_t w = 0; w < op->wait_count; w++) {
+            const struct weir_wait *wait = &op->waits[w];
+            bool update = score->updates_apart &&
+                          (op->lane == WEIR_LANE_UPDATE || wait->lane == WEIR_LANE_UPDATE);
+            if (weir_lane_is_io(op->lane) || update)
+                score->wakes[score->order[score->first[wait->lane] + wait->count - 1]] = true;
+        }
     }
     for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++)
         for (uint32_t i = score->first[l]; i < score->first[l + 1]; i++)
@@ -27,10 +31,11 @@ static void wakes_find(struct weir_score *score)
 }
 
 enum weir_status weir_score_make(struct weir_score **out, const struct weir_plan *plan,
-                                 const struct weir_trace *trace)
+                                 const struct weir_trace *trace, bool updates_apart)
 {
     struct weir_score *score;
     WEIR_TRY(weir_alloc(&score, 1, sizeof *score, "score"));
+    score->updates_apart = updates_apart;
     score->plan = plan;
     score->trace = trace;
     enum weir_status status =
@@ -87,12 +92,16 @@ static enum weir_status lane_open(struct weir_replay *r, uint32_t lane, enum wei
                                   const char *name)
 {
     struct weir_lane_state *state = &r->lanes[lane];
+    struct weir_device *device = r->options.device;
+    if (lane == WEIR_LANE_UPDATE && r->options.updater)
+        device = r->options.updater;
+    state->table = device->table;
     if (lane == WEIR_LANE_COMPUTE)
         state->stream = r->options.compute;
     else
-        WEIR_TRY(r->table->stream_create(r->options.device, engine, name, &state->stream));
+        WEIR_TRY(state->table->stream_create(device, engine, name, &state->stream));
     for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
-        WEIR_TRY(r->table->event_create(r->options.device, &state->events[i]));
+        WEIR_TRY(state->table->event_create(device, &state->events[i]));
     return WEIR_OK;
 }
 
@@ -120,7 +129,6 @@ enum weir_status weir_replay_open(struct weir_replay **out,
     struct weir_replay *r;
     WEIR_TRY(weir_alloc(&r, 1, sizeof *r, "replay"));
     r->options = *options;
-    r->table = options->device->table;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     pthread_mutex_init(&r->sticky.lock, NULL);
@@ -154,10 +162,10 @@ void weir_replay_close(struct weir_replay *r)
     for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++) {
         struct weir_lane_state *lane = &r->lanes[l];
         if (lane->stream && l != WEIR_LANE_COMPUTE)
-            r->table->stream_destroy(lane->stream);
+            lane->table->stream_destroy(lane->stream);
         for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
             if (lane->events[i])
-                r->table->event_destroy(lane->events[i]);
+                lane->table->event_destroy(lane->events[i]);
     }
     pthread_mutex_destroy(&r->sticky.lock);
     pthread_cond_destroy(&r->changed);
@@ -219,7 +227,7 @@ static enum weir_status step_close(struct weir_replay *r)
 /* All compute is known complete. */
 static enum weir_status compute_finish(struct weir_replay *r, uint32_t stages)
 {
-    WEIR_TRY(r->table->stream_sync(r->options.compute));
+    WEIR_TRY(r->options.device->table->stream_sync(r->options.compute));
     pthread_mutex_lock(&r->lock);
     r->lanes[WEIR_LANE_COMPUTE].begun = r->lanes[WEIR_LANE_COMPUTE].complete = stages;
     pthread_mutex_unlock(&r->lock);

@@ -34,7 +34,8 @@ struct weir_replay_hooks {
 
 struct weir_replay_options {
     struct weir_device *device;
-    struct weir_io *io; /* without an NVMe tier too: the driver sleeps in its reap */
+    struct weir_device *updater; /* of states in host memory; NULL: device */
+    struct weir_io *io;          /* without an NVMe tier too: the driver sleeps in its reap */
     uint32_t extent_file;
     void *slabs[2]; /* base of the device's and the host's slab, by enum weir_tier */
     const struct weir_model *model;
@@ -44,8 +45,9 @@ struct weir_replay_options {
 
 /* A plan and its trace, indexed for replay; owns neither. */
 struct weir_score;
+/* updates_apart: the replay has an updater. */
 enum weir_status weir_score_make(struct weir_score **out, const struct weir_plan *plan,
-                                 const struct weir_trace *trace);
+                                 const struct weir_trace *trace, bool updates_apart);
 void weir_score_free(struct weir_score *score);
 uint64_t weir_score_bytes(const struct weir_plan *plan, const struct weir_trace *trace); /* heap */
 /* From the next step on keep when each op begins and ends. */

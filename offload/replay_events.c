@@ -26,9 +26,9 @@ static void stamp(void *argument)
     **(uint64_t **)argument = weir_now_ns();
 }
 
-enum weir_status weir_replay_stamp(struct weir_replay *r, struct weir_stream *stream, uint64_t *at)
+enum weir_status weir_replay_stamp(struct weir_stream *stream, uint64_t *at)
 {
-    return at ? r->table->call(stream, stamp, &at, sizeof at, NULL, 0) : WEIR_OK;
+    return at ? stream->device->table->call(stream, stamp, &at, sizeof at, NULL, 0) : WEIR_OK;
 }
 
 /* Of a stage; NULL: not timed. */
@@ -46,16 +46,16 @@ enum weir_status weir_replay_seal(struct weir_replay *r)
     if (compute->begun == r->opened_count)
         return WEIR_OK;
     if (compute->begun - compute->complete == WEIR_LANE_SLOTS) {
-        WEIR_TRY(r->table->event_sync(weir_lane_event(compute, compute->complete)));
+        WEIR_TRY(compute->table->event_sync(weir_lane_event(compute, compute->complete)));
         pthread_mutex_lock(&r->lock);
         compute->complete++;
         pthread_mutex_unlock(&r->lock);
     }
     struct weir_op_time *time = stage_time(r, compute->begun);
-    WEIR_TRY(weir_replay_stamp(r, compute->stream, time ? &time->end_ns : NULL));
+    WEIR_TRY(weir_replay_stamp(compute->stream, time ? &time->end_ns : NULL));
     pthread_mutex_lock(&r->lock);
     enum weir_status status =
-        r->table->event_record(compute->stream, weir_lane_event(compute, compute->begun));
+        compute->table->event_record(compute->stream, weir_lane_event(compute, compute->begun));
     if (status == WEIR_OK) /* else nobody may wait for what the event held before */
         compute->begun++;
     pthread_mutex_unlock(&r->lock);
@@ -66,16 +66,17 @@ enum weir_status weir_replay_seal(struct weir_replay *r)
 /* Make the compute stream wait for what stage needs; blocks until that has been issued. */
 static enum weir_status stage_waits(struct weir_replay *r, const struct weir_op *op)
 {
-    struct weir_stream *compute = r->lanes[WEIR_LANE_COMPUTE].stream;
+    const struct weir_lane_state *compute = &r->lanes[WEIR_LANE_COMPUTE];
     for (uint32_t i = 0; i < op->wait_count; i++) {
         struct weir_lane_state *on = &r->lanes[op->waits[i].lane];
         uint32_t count = op->waits[i].count;
-        while (!r->failed && (on->stream ? on->begun : on->complete) < count)
+        bool apart = weir_lanes_apart(compute, on);
+        while (!r->failed && (apart ? on->complete : on->begun) < count)
             pthread_cond_wait(&r->changed, &r->lock);
         if (r->failed)
             return weir_sticky_raise(&r->sticky);
-        if (on->stream && on->stream != compute && count > on->complete)
-            WEIR_TRY(r->table->event_wait(compute, weir_lane_event(on, count - 1)));
+        if (on != compute && count > on->complete)
+            WEIR_TRY(compute->table->event_wait(compute->stream, weir_lane_event(on, count - 1)));
     }
     return WEIR_OK;
 }
@@ -89,16 +90,17 @@ static enum weir_status stage_open(struct weir_replay *r, uint32_t stage)
     const struct weir_op *op =
         &score->plan->ops[score->order[score->first[WEIR_LANE_COMPUTE] + stage]];
     struct weir_stream *compute = r->options.compute;
-    WEIR_TRY(r->table->call(compute, stall_from, &r, sizeof r, NULL, 0));
+    const struct weir_device_table *table = compute->device->table;
+    WEIR_TRY(table->call(compute, stall_from, &r, sizeof r, NULL, 0));
     pthread_mutex_lock(&r->lock);
     enum weir_status status = stage_waits(r, op);
     weir_replay_note(r, WEIR_LOG_OP, (size_t)(op - score->plan->ops), false);
     pthread_mutex_unlock(&r->lock);
     WEIR_TRY(status);
-    WEIR_TRY(r->table->call(compute, stall_until, &r, sizeof r, NULL, 0));
+    WEIR_TRY(table->call(compute, stall_until, &r, sizeof r, NULL, 0));
     r->opened_count = stage + 1;
     struct weir_op_time *time = stage_time(r, stage);
-    return weir_replay_stamp(r, compute, time ? &time->begin_ns : NULL);
+    return weir_replay_stamp(compute, time ? &time->begin_ns : NULL);
 }
 
 static enum weir_status diverged(const struct weir_replay *r, const char *got)
@@ -229,7 +231,8 @@ enum weir_status weir_replay_put(struct weir_replay *r, uint32_t kept, const voi
     void *mail = (char *)r->options.slabs[WEIR_TIER_HOST] + r->score->plan->mail[event->count];
     memcpy(mail, bytes, byte_count);
     r->cursor++;
-    return r->table->copy(r->options.compute, view.bytes, mail, byte_count, WEIR_COPY_TO_DEVICE);
+    struct weir_stream *compute = r->options.compute;
+    return compute->device->table->copy(compute, view.bytes, mail, byte_count, WEIR_COPY_TO_DEVICE);
 }
 
 enum weir_status weir_replay_get(struct weir_replay *r, uint32_t kept, void *bytes)
@@ -243,9 +246,10 @@ enum weir_status weir_replay_get(struct weir_replay *r, uint32_t kept, void *byt
                                    .byte_count = r->options.model->things[kept].byte_count};
     r->score->gets[r->get_count++] = order;
     r->cursor++;
-    return r->table->copy(r->options.compute,
-                          (char *)r->options.slabs[WEIR_TIER_HOST] + order.mail_offset, view.bytes,
-                          order.byte_count, WEIR_COPY_TO_HOST);
+    struct weir_stream *compute = r->options.compute;
+    return compute->device->table->copy(
+        compute, (char *)r->options.slabs[WEIR_TIER_HOST] + order.mail_offset, view.bytes,
+        order.byte_count, WEIR_COPY_TO_HOST);
 }
 
 static bool dones_equal(const struct weir_trace *trace, const struct weir_trace_event *event,

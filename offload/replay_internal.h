@@ -7,6 +7,7 @@
  *   READ, WRITE       complete, seen by driver  complete, seen by driver through event_query
  *   the stream lanes  complete, seen by driver  begun; then event_wait on the lane's stream
  *   COMPUTE           complete, seen by driver  begun; then event_wait on the compute stream
+ * Between a lane of the device and one of the updater: complete, seen by driver.
  */
 #ifndef WEIR_OFFLOAD_REPLAY_INTERNAL_H
 #define WEIR_OFFLOAD_REPLAY_INTERNAL_H
@@ -32,23 +33,24 @@ struct weir_score {
     uint32_t *order;                     /* op indices, lane by lane */
     uint32_t first[WEIR_LANE_COUNT + 1]; /* of each lane in order[] */
     bool *wakes;                         /* [op]: the driver must hear of its completion */
+    bool updates_apart;                  /* on another device than the rest */
     struct weir_op_time *times;          /* [op], of the latest step; NULL: not timed */
     uint64_t begin_ns;                   /* of that step */
     struct weir_get_order *gets;         /* of the step; as many as the trace has puts and gets */
 };
 
 struct weir_lane_state {
-    uint32_t count;             /* ops of this step */
-    uint32_t begun;             /* driver; COMPUTE: user thread, stages whose work is all queued */
-    uint32_t complete;          /* the first n; driver; COMPUTE: user thread */
-    struct weir_stream *stream; /* NULL: READ, WRITE */
+    uint32_t count;    /* ops of this step */
+    uint32_t begun;    /* driver; COMPUTE: user thread, stages whose work is all queued */
+    uint32_t complete; /* the first n; driver; COMPUTE: user thread */
+    const struct weir_device_table *table;
+    struct weir_stream *stream;                 /* NULL: READ, WRITE */
     struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
     bool finished[WEIR_LANE_SLOTS];             /* READ, WRITE: complete out of order; driver */
 };
 
 struct weir_replay {
     struct weir_replay_options options;
-    const struct weir_device_table *table;
     pthread_t driver;
     bool driver_started;
 
@@ -91,8 +93,7 @@ void weir_replay_note(struct weir_replay *replay, enum weir_log_kind kind, size_
                       bool left_out);
 
 /* Keep in *at when the stream comes by; at NULL: nothing is to be kept. */
-enum weir_status weir_replay_stamp(struct weir_replay *replay, struct weir_stream *stream,
-                                   uint64_t *at);
+enum weir_status weir_replay_stamp(struct weir_stream *stream, uint64_t *at);
 
 /* NULL: not timed. */
 static inline struct weir_op_time *weir_op_time_of(const struct weir_score *score,
@@ -104,6 +105,13 @@ static inline struct weir_op_time *weir_op_time_of(const struct weir_score *scor
 static inline bool weir_lane_is_io(uint32_t lane)
 {
     return lane == WEIR_LANE_READ || lane == WEIR_LANE_WRITE;
+}
+
+/* A wait of one for the other is for completion: no event orders the two. */
+static inline bool weir_lanes_apart(const struct weir_lane_state *a,
+                                    const struct weir_lane_state *b)
+{
+    return !a->stream || !b->stream || a->stream->device != b->stream->device;
 }
 
 static inline struct weir_event *weir_lane_event(struct weir_lane_state *lane, uint32_t op_number)

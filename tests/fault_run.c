@@ -25,7 +25,8 @@
 #define EACH         50u  /* the first so many N, then strides */
 #define HANG_SECONDS 300u /* of one training, which takes some milliseconds */
 
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
+                                      1e10,        1e10, 1e10, 1e-4, true};
 static const struct toy_spec spec = {.dtype = WEIR_BF16,
                                      .grad_dtype = WEIR_FP32,
                                      .block_count = 3,
@@ -70,8 +71,11 @@ static enum weir_status run_open(struct world *w)
                                          .cost = &cost};
     struct weir_seams seams = {.grain = {2048, 2048, 2}};
     if (doubles)
-        seams = (struct weir_seams){seams.grain, &test_double_device, &test_double_kernels,
-                                    &test_double_comm, &test_double_io};
+        seams = (struct weir_seams){.grain = seams.grain,
+                                    .device = &test_double_device,
+                                    .kernels = &test_double_kernels,
+                                    .comm = &test_double_comm,
+                                    .io = &test_double_io};
     return weir_open_with(&w->run, &options, &seams);
 }
 

@@ -14,7 +14,7 @@ import re, sys
 number = 0
 for path in ("offload/driver.c", "offload/replay.c", "offload/replay_events.c"):
     text = open(path).read()
-    for call in re.finditer(r"r->table->(event_wait|event_record|event_query|event_sync|stream_sync)\(", text):
+    for call in re.finditer(r"\w+->table->(event_wait|event_record|event_query|event_sync|stream_sync)\(", text):
         depth, end = 1, call.end()
         while depth:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
@@ -24,11 +24,11 @@ for path in ("offload/driver.c", "offload/replay.c", "offload/replay_events.c"):
         open(name + ".c", "w").write(text[: call.start()] + "WEIR_OK" + text[end:])
         open(name + ".txt", "w").write(f"{path}:{line} {call[1]}\n{path}\n")
         number += 1
-path, wait = "offload/driver.c", " || weir_lane_is_io(op->waits[i].lane)"
+path, wait = "offload/driver.c", "(apart ? on->complete : on->begun)"
 text = open(path).read()
 assert text.count(wait) == 1
 name = f"{sys.argv[1]}/{number:02d}"
-open(name + ".c", "w").write(text.replace(wait, ""))
+open(name + ".c", "w").write(text.replace(wait, "(weir_lane_is_io(op->lane) ? on->complete : on->begun)"))
 open(name + ".txt", "w").write(f"{path}:{text.count(chr(10), 0, text.index(wait)) + 1} waits_met\n{path}\n")
 PY
 # A test that fails by itself would report every mutant.

@@ -13,7 +13,8 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
+                                      1e10,        1e10, 1e10, 1e-4, true};
 static char nvme[256], saves[256];
 
 struct budgets {
@@ -73,7 +74,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .strict = true,
                                                     .strict_seed = seed,
                                                     .cost = &cost},
-                             &(struct weir_seams){.grain = small}));
+                             &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
 

@@ -94,6 +94,7 @@ static void best_plans_give_the_same_bytes(void **state)
                                    .to_device_bytes_per_s = 1e10,
                                    .to_host_bytes_per_s = 1e10,
                                    .update_bytes_per_s = 1e10,
+                                   .device_update_bytes_per_s = 1e10,
                                    .compute_flops_per_s = 1e11,
                                    .latency_s = 1e-4};
     uint32_t fits = 0;

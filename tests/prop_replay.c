@@ -14,7 +14,8 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9, 1e10, 1e10, 1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
+                                      1e10,        1e10, 1e10, 1e-4, true};
 
 static char nvme[256], saves[256];
 
@@ -64,7 +65,7 @@ static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, 
                                  .strict_seed = seed,
                                  .cost = &cost,
                              },
-                             &(struct weir_seams){.grain = small}));
+                             &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     return run;
 }
 

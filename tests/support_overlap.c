@@ -17,6 +17,7 @@ void overlap_open(struct overlap *s, const struct overlap_spec *spec, uint64_t d
                                    .to_device_bytes_per_s = 5e9,
                                    .to_host_bytes_per_s = 5e9,
                                    .update_bytes_per_s = 1e10,
+                                   .device_update_bytes_per_s = 1e10,
                                    .compute_flops_per_s = FORWARD * 1e9 / (double)spec->forward_ns,
                                    .latency_s = test_pace.latency_s,
                                    .update_on_compute = true};

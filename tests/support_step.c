@@ -148,6 +148,7 @@ const struct weir_cost test_step_costs = {.struct_bytes = sizeof test_step_costs
                                           .to_device_bytes_per_s = 1e10,
                                           .to_host_bytes_per_s = 1e10,
                                           .update_bytes_per_s = 1e10,
+                                          .device_update_bytes_per_s = 1e10,
                                           .compute_flops_per_s = 1e10,
                                           .latency_s = 1e-4};
 

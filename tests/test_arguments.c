@@ -36,6 +36,7 @@ static void absent_flags_have_the_defaults_of_help(void **state)
     assert_ok(read_with(&a, ""));
     assert_string_equal("m", a.model);
     assert_string_equal("d", a.data);
+    assert_string_equal("host", a.device);
     assert_true(!a.eval_data && !a.nvme && !a.io_engine && !a.out && !a.log);
     assert_true(!a.export_fp32 && !a.timeline);
     assert_true(a.device_bytes == UINT64_MAX && a.host_bytes == UINT64_MAX);
@@ -56,13 +57,16 @@ static void every_flag_reaches_its_field(void **state)
 {
     (void)state;
     struct arguments a;
-    assert_ok(read_with(&a, "--eval-data e --eval-every 3 --eval-batches 5 --device-memory 1KiB "
-                            "--host-memory 2MiB --nvme n --seq-len 7 --micro-batch 2 --batch 6 "
-                            "--steps 9 --lr 0.5 --min-lr 0.25 --lr-schedule linear --warmup 4 "
-                            "--weight-decay 0.125 --beta1 0.75 --beta2 0.875 --eps 1e-5 --clip 0 "
-                            "--max-skips 8 --dtype fp32 --grad-dtype bf16 --seed 77 --threads 3 "
-                            "--out o --save-every 11"));
+    assert_ok(read_with(
+        &a,
+        "--eval-data e --eval-every 3 --eval-batches 5 --device cuda "
+        "--device-memory 1KiB --host-memory 2MiB --nvme n --seq-len 7 --micro-batch 2 --batch 6 "
+        "--steps 9 --lr 0.5 --min-lr 0.25 --lr-schedule linear --warmup 4 "
+        "--weight-decay 0.125 --beta1 0.75 --beta2 0.875 --eps 1e-5 --clip 0 "
+        "--max-skips 8 --dtype fp32 --grad-dtype bf16 --seed 77 --threads 3 "
+        "--out o --save-every 11"));
     assert_string_equal("e", a.eval_data);
+    assert_string_equal("cuda", a.device);
     assert_string_equal("n", a.nvme);
     assert_string_equal("o", a.out);
     assert_true(a.eval_every == 3 && a.eval_batches == 5 && a.device_bytes == 1024);

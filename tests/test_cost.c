@@ -15,6 +15,7 @@ static const struct weir_cost unit = {.struct_bytes = sizeof unit,
                                       .to_device_bytes_per_s = 1e9,
                                       .to_host_bytes_per_s = 1e9,
                                       .update_bytes_per_s = 1e9,
+                                      .device_update_bytes_per_s = 1e9,
                                       .compute_flops_per_s = 1e9};
 
 struct sheet {
@@ -255,7 +256,8 @@ static void planned_steps_stay_near_their_floor(void **state)
     struct weir_homes *homes = NULL;
     assert_ok(weir_plan_make(&plan, &homes, &m.model, trace, &limits, &choice));
     struct weir_cost cost = unit;
-    cost.to_device_bytes_per_s = cost.to_host_bytes_per_s = cost.update_bytes_per_s = 1e10;
+    cost.to_device_bytes_per_s = cost.to_host_bytes_per_s = 1e10;
+    cost.update_bytes_per_s = cost.device_update_bytes_per_s = 1e10;
     struct weir_plan_cost out;
     assert_ok(weir_plan_cost(plan, trace, &cost, NULL, &out));
     double io_s = out.io_s, flops = out.compute_s * cost.compute_flops_per_s;

@@ -59,6 +59,7 @@ static void run_open(const struct row *row, bool shared, weir_run **run, struct 
                                    .to_device_bytes_per_s = 2e10,
                                    .to_host_bytes_per_s = 2e10,
                                    .update_bytes_per_s = 5e10,
+                                   .device_update_bytes_per_s = 5e10,
                                    .compute_flops_per_s = 1e13,
                                    .latency_s = 1e-4,
                                    .update_on_compute = shared};

@@ -248,6 +248,7 @@ static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
                                   run->options.require_direct, &run->log, NULL, NULL));
     WEIR_TRY(weir_replay_open(&run->replay, &(struct weir_replay_options){
                                                 .device = run->device,
+                                                .updater = run->updater,
                                                 .io = run->io,
                                                 .extent_file = run->extent.file,
                                                 .slabs = {run->slabs[0], run->slabs[1]},
@@ -290,7 +291,7 @@ static enum weir_status scores_make(weir_run *run, struct weir_plan *const *plan
         struct weir_key *key = run->keys[i];
         if (key->plan)
             continue;
-        WEIR_TRY(weir_score_make(&key->score, plans[next++], key->trace));
+        WEIR_TRY(weir_score_make(&key->score, plans[next++], key->trace, run->updater != NULL));
         if (run->timeline)
             WEIR_TRY(weir_score_time(key->score));
     }

@@ -11,6 +11,10 @@
 #define FILE_ROUNDS 2u
 #define COMPUTE_NS  50000000u
 
+/* The narrowest product that is tried, and how long the widest should take. */
+#define LEAST_PRODUCT   16u
+#define LONG_PRODUCT_NS 1000000u
+
 /* Enough to leave the caches, little enough for small budgets. */
 static uint64_t sample_bytes(const weir_run *run)
 {
@@ -42,72 +46,77 @@ static enum weir_status copy_time(weir_run *run, void *to, const void *from, uin
     return WEIR_OK;
 }
 
-static enum weir_status update_time(weir_run *run, void *memory, uint64_t bytes,
+/* A window of as many segments as the sample holds; the sample's last word counts bad masters. */
+static uint64_t update_window(const weir_run *run, char *memory, uint64_t bytes,
+                              struct weir_adam_args *args)
+{
+    uint32_t state_bytes = weir_part_bytes(&run->model, WEIR_PART_STATE);
+    uint32_t grad_bytes = weir_part_bytes(&run->model, WEIR_PART_GRAD);
+    uint32_t element_bytes =
+        state_bytes + grad_bytes + weir_part_bytes(&run->model, WEIR_PART_WEIGHT);
+    uint64_t left = (bytes - sizeof *args->bad_count) / element_bytes;
+    uint32_t elements = 0;
+    while (args->segment_count < WEIR_WINDOW_SEGMENTS && left >= WEIR_ALIGN_ELEMENTS) {
+        uint32_t count = left < WEIR_SEGMENT_ELEMENTS
+                             ? (uint32_t)(left / WEIR_ALIGN_ELEMENTS * WEIR_ALIGN_ELEMENTS)
+                             : WEIR_SEGMENT_ELEMENTS;
+        args->segments[args->segment_count++] = (struct weir_window_segment){
+            .offset = elements, .count = count, .padded_count = count, .lr_scale = 1};
+        elements += count;
+        left -= count;
+    }
+    args->state = memory;
+    args->grad = memory + (uint64_t)elements * state_bytes;
+    args->weight = memory + (uint64_t)elements * (state_bytes + grad_bytes);
+    args->bad_count = (uint64_t *)(void *)(memory + bytes) - 1;
+    return (uint64_t)elements * element_bytes;
+}
+
+/* The sample holds zeros. */
+static enum weir_status update_time(weir_run *run, struct weir_kernels *kernels,
+                                    struct weir_stream *stream, void *memory, uint64_t bytes,
                                     double *bytes_per_s)
 {
-    uint32_t element_bytes = weir_part_bytes(&run->model, WEIR_PART_STATE) +
-                             weir_part_bytes(&run->model, WEIR_PART_GRAD) +
-                             weir_part_bytes(&run->model, WEIR_PART_WEIGHT);
-    uint64_t most = bytes / element_bytes / WEIR_ALIGN_ELEMENTS * WEIR_ALIGN_ELEMENTS;
-    uint32_t elements = most > WEIR_SEGMENT_ELEMENTS ? WEIR_SEGMENT_ELEMENTS : (uint32_t)most;
+    struct weir_adam_args args = {.dtype = run->model.dtype,
+                                  .grad_dtype = run->model.grad_dtype,
+                                  .eps = 1,
+                                  .clip_factor = 1,
+                                  .correction1 = 1,
+                                  .correction2 = 1};
+    uint64_t window_bytes = update_window(run, memory, bytes, &args);
     *bytes_per_s = 1e10;
-    if (elements == 0)
+    if (window_bytes == 0)
         return WEIR_OK;
-    memset(memory, 0, (size_t)elements * element_bytes);
-    char *grad = (char *)memory + (size_t)elements * weir_part_bytes(&run->model, WEIR_PART_STATE);
-    uint64_t bad = 0;
-    struct weir_adam_args args = {
-        .dtype = run->model.dtype,
-        .grad_dtype = run->model.grad_dtype,
-        .state = memory,
-        .grad = grad,
-        .weight = grad + (size_t)elements * weir_part_bytes(&run->model, WEIR_PART_GRAD),
-        .eps = 1,
-        .clip_factor = 1,
-        .correction1 = 1,
-        .correction2 = 1,
-        .bad_count = &bad,
-        .segment_count = 1,
-        .segments = {{.count = elements, .padded_count = elements, .lr_scale = 1}},
-    };
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < TRIES; i++) {
         uint64_t begin = weir_now_ns();
-        WEIR_TRY(run->math->adam(run->kernels, run->compute, &args));
-        WEIR_TRY(run->table->stream_sync(run->compute));
+        WEIR_TRY(kernels->table->adam(kernels, stream, &args));
+        WEIR_TRY(stream->device->table->stream_sync(stream));
         uint64_t took = weir_now_ns() - begin;
         best = took < best ? took : best;
     }
-    *bytes_per_s = rate((double)elements * element_bytes, best);
+    *bytes_per_s = rate((double)window_bytes, best);
     return WEIR_OK;
 }
 
-static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes,
-                                     double *flops_per_s)
+/* The fastest of the products n x n that run in `for_ns`; 0: the sample is too small for one. */
+static enum weir_status product_time(weir_run *run, char *memory, uint64_t bytes, uint32_t n,
+                                     uint64_t for_ns, uint64_t *best_ns)
 {
-    uint32_t n = 1024;
-    struct weir_gemm_shape shape = {.in = run->model.dtype, .out = WEIR_FP32};
-    uint64_t need;
-    uint32_t gemm;
-    uint64_t scratch_bytes;
-    do {
-        n /= 2;
-        shape.m = shape.n = shape.k = n;
-        WEIR_TRY(run->math->gemm_prepare(run->kernels, &shape, &gemm, &scratch_bytes));
-        need = 12ull * n * n + scratch_bytes;
-    } while (need > bytes && n > 16);
-    *flops_per_s = 1e11;
-    if (need > bytes)
+    struct weir_gemm_shape shape = {
+        .m = n, .n = n, .k = n, .in = run->model.dtype, .out = WEIR_FP32};
+    uint64_t matrix_bytes = 4ull * n * n, scratch_bytes;
+    struct weir_gemm_args args = {.a = memory,
+                                  .b = memory + matrix_bytes,
+                                  .c = memory + 2 * matrix_bytes,
+                                  .scratch = memory + 3 * matrix_bytes};
+    *best_ns = 0;
+    if (3 * matrix_bytes > bytes)
         return WEIR_OK;
-    memset(memory, 0, need);
-    char *at = memory;
-    struct weir_gemm_args args = {.gemm = gemm,
-                                  .a = at,
-                                  .b = at + 4ull * n * n,
-                                  .c = at + 8ull * n * n,
-                                  .scratch = at + 12ull * n * n};
-    /* A product takes a millisecond, other work of the machine takes turns of several. */
-    uint64_t best = UINT64_MAX, until = weir_now_ns() + COMPUTE_NS;
+    WEIR_TRY(run->math->gemm_prepare(run->kernels, &shape, &args.gemm, &scratch_bytes));
+    if (3 * matrix_bytes + scratch_bytes > bytes)
+        return WEIR_OK;
+    uint64_t best = UINT64_MAX, until = weir_now_ns() + for_ns;
     for (int i = 0; i < TRIES || weir_now_ns() < until; i++) {
         uint64_t begin = weir_now_ns();
         WEIR_TRY(run->math->gemm(run->kernels, run->compute, &args));
@@ -115,7 +124,30 @@ static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes
         uint64_t took = weir_now_ns() - begin;
         best = took < best ? took : best;
     }
-    *flops_per_s = rate(2.0 * n * n * n, best);
+    *best_ns = best;
+    return WEIR_OK;
+}
+
+/* Products twice as wide until one takes long against its launch, or fills the sample; then tries
+ * of that one for a while: other work of the machine takes turns of several milliseconds. */
+static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes,
+                                     double *flops_per_s)
+{
+    uint32_t n = LEAST_PRODUCT;
+    uint64_t took, next;
+    *flops_per_s = 1e11;
+    WEIR_TRY(product_time(run, memory, bytes, n, 0, &took));
+    if (took == 0)
+        return WEIR_OK;
+    while (took < LONG_PRODUCT_NS) {
+        WEIR_TRY(product_time(run, memory, bytes, 2 * n, 0, &next));
+        if (next == 0)
+            break;
+        n *= 2;
+        took = next;
+    }
+    WEIR_TRY(product_time(run, memory, bytes, n, COMPUTE_NS, &took));
+    *flops_per_s = rate(2.0 * n * n * n, took);
     return WEIR_OK;
 }
 
@@ -218,10 +250,14 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
 static enum weir_status measure(weir_run *run, void *device, void *host, uint64_t bytes,
                                 struct weir_cost *out)
 {
+    memset(host, 0, bytes);
     WEIR_TRY(copy_time(run, device, host, bytes, WEIR_COPY_TO_DEVICE, &out->to_device_bytes_per_s));
     WEIR_TRY(copy_time(run, host, device, bytes, WEIR_COPY_TO_HOST, &out->to_host_bytes_per_s));
-    WEIR_TRY(update_time(run, host, bytes, &out->update_bytes_per_s));
-    WEIR_TRY(compute_time(run, host, bytes, &out->compute_flops_per_s));
+    WEIR_TRY(update_time(run, run->update_kernels, run->update_stream, host, bytes,
+                         &out->update_bytes_per_s));
+    WEIR_TRY(update_time(run, run->kernels, run->compute, device, bytes,
+                         &out->device_update_bytes_per_s));
+    WEIR_TRY(compute_time(run, device, bytes, &out->compute_flops_per_s));
     return drive_time(run, host, bytes, out);
 }
 
@@ -239,10 +275,7 @@ enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out)
 {
     uint64_t bytes = sample_bytes(run);
     void *device, *host;
-    struct weir_device_info info;
-    run->table->info(run->device, &info);
-    *out =
-        (struct weir_cost){.struct_bytes = sizeof *out, .update_on_compute = info.calls_run_on_cpu};
+    *out = (struct weir_cost){.struct_bytes = sizeof *out, .update_on_compute = !run->updater};
     WEIR_TRY(weir_pool_take(run->device_pool, "rate measurement", bytes, &device));
     enum weir_status status = weir_pool_take(run->host_pool, "rate measurement", bytes, &host);
     if (status == WEIR_OK) {

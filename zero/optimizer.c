@@ -28,6 +28,12 @@ static void adam_fill(const weir_run *run, uint32_t block, uint32_t window,
     weir_window_segments(thing, window, args->segments);
 }
 
+/* Of the device that the stream belongs to. */
+static struct weir_kernels *kernels_of(const weir_run *run, const struct weir_stream *stream)
+{
+    return stream->device == run->updater ? run->update_kernels : run->kernels;
+}
+
 static enum weir_status update(void *context, struct weir_stream *stream, uint32_t block,
                                uint32_t window, void *state, const void *grad, void *weight)
 {
@@ -37,7 +43,8 @@ static enum weir_status update(void *context, struct weir_stream *stream, uint32
     args.state = state;
     args.grad = grad;
     args.weight = weight;
-    return run->math->adam(run->kernels, stream, &args);
+    struct weir_kernels *kernels = kernels_of(run, stream);
+    return kernels->table->adam(kernels, stream, &args);
 }
 
 static enum weir_status clear(void *context, struct weir_stream *stream, uint32_t block,
@@ -51,7 +58,8 @@ static enum weir_status clear(void *context, struct weir_stream *stream, uint32_
         .segment_count = thing->windows[window].segment_count,
     };
     weir_window_segments(thing, window, args.segments);
-    return run->math->clear_residual(run->kernels, stream, &args);
+    struct weir_kernels *kernels = kernels_of(run, stream);
+    return kernels->table->clear_residual(kernels, stream, &args);
 }
 
 static enum weir_status reduce(void *context, struct weir_stream *stream, uint32_t block,
@@ -158,9 +166,9 @@ enum weir_status weir_optimizer_finish(weir_run *run, uint32_t block, uint32_t w
         return weir_home_fetch(&run->home, block, window, changed, at);
     }
     WEIR_TRY(weir_home_fetch(&run->home, block, window, WEIR_PARTS_ALL, at));
-    WEIR_TRY(update(run, run->compute, block, window, at->part[WEIR_PART_STATE],
+    WEIR_TRY(update(run, run->update_stream, block, window, at->part[WEIR_PART_STATE],
                     at->part[WEIR_PART_GRAD], at->part[WEIR_PART_WEIGHT]));
-    WEIR_TRY(run->table->stream_sync(run->compute));
+    WEIR_TRY(run->update_stream->device->table->stream_sync(run->update_stream));
     return weir_home_store(&run->home, block, window, changed, at);
 }
 

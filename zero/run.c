@@ -22,7 +22,8 @@ static enum weir_status cost_valid(const struct weir_cost *cost)
                          cost->struct_bytes, sizeof *cost);
     const double rates[] = {cost->read_bytes_per_s,      cost->write_bytes_per_s,
                             cost->to_device_bytes_per_s, cost->to_host_bytes_per_s,
-                            cost->update_bytes_per_s,    cost->compute_flops_per_s};
+                            cost->update_bytes_per_s,    cost->device_update_bytes_per_s,
+                            cost->compute_flops_per_s};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (!(rates[i] > 0 && rates[i] < 1e300))
             return weir_fail(WEIR_ERR_ARG, "weir_open: rate %zu of cost is %g; give more than 0", i,
@@ -85,21 +86,48 @@ static enum weir_status tables_find(weir_run *run, const struct weir_seams *seam
     return *comm ? WEIR_OK : weir_comm_find("single", comm);
 }
 
-static enum weir_status device_open(weir_run *run)
+static struct weir_device_options device_options(weir_run *run)
+{
+    return (struct weir_device_options){
+        .memory_bytes = run->options.device_bytes,
+        .thread_count = run->options.thread_count,
+        .cpus = weir_numa_cpus(&run->numa),
+        .strict = run->options.strict,
+        .seed = run->options.strict_seed,
+        .log = &run->log,
+    };
+}
+
+/* Where updates of states in host memory run: on the cores, whatever the device is. */
+static enum weir_status updater_open(weir_run *run, const struct weir_seams *seams)
+{
+    struct weir_device_info info;
+    run->table->info(run->device, &info);
+    run->update_kernels = run->kernels;
+    run->update_stream = run->compute;
+    if (info.calls_run_on_cpu && !seams->updates_apart)
+        return WEIR_OK;
+    const struct weir_device_table *table;
+    const struct weir_kernels_table *math;
+    struct weir_device_options options = device_options(run);
+    WEIR_TRY(weir_device_find("host", &table));
+    WEIR_TRY(weir_kernels_find("host", &math));
+    WEIR_TRY(table->open(&run->updater, &options));
+    run->update_kernels = NULL;
+    WEIR_TRY(math->open(&run->update_kernels, run->updater, options.thread_count, NULL, &run->log));
+    return table->stream_create(run->updater, WEIR_ENGINE_COMPUTE, "updates", &run->update_stream);
+}
+
+static enum weir_status device_open(weir_run *run, const struct weir_seams *seams)
 {
     const struct weir_options *o = &run->options;
     weir_numa_open(&run->numa, WEIR_NUMA_NOWHERE, &run->log);
-    WEIR_TRY(run->table->open(&run->device, &(struct weir_device_options){
-                                                .memory_bytes = o->device_bytes,
-                                                .thread_count = o->thread_count,
-                                                .cpus = weir_numa_cpus(&run->numa),
-                                                .strict = o->strict,
-                                                .seed = o->strict_seed,
-                                                .log = &run->log,
-                                            }));
+    struct weir_device_options options = device_options(run);
+    WEIR_TRY(run->table->open(&run->device, &options));
     run->options.device = run->table->name;
     WEIR_TRY(run->math->open(&run->kernels, run->device, o->thread_count, NULL, &run->log));
     WEIR_TRY(run->table->stream_create(run->device, WEIR_ENGINE_COMPUTE, "user", &run->compute));
+    WEIR_TRY(updater_open(run, seams));
     WEIR_TRY(weir_pool_open(&run->device_pool, run->device, WEIR_POOL_DEVICE, "device",
                             o->device_bytes, "lower the micro-batch or raise device_bytes"));
     return weir_pool_open(&run->host_pool, run->device, WEIR_POOL_HOST, "host", o->host_bytes,
@@ -113,7 +141,7 @@ static enum weir_status run_fill(weir_run *run, const struct weir_options *optio
     WEIR_TRY(options_take(run, options));
     weir_model_open(&run->model, run->options.dtype, run->options.grad_dtype, seams->grain);
     WEIR_TRY(tables_find(run, seams, &comm));
-    WEIR_TRY(device_open(run));
+    WEIR_TRY(device_open(run, seams));
     return comm->open(&run->comm);
 }
 
@@ -154,6 +182,18 @@ void weir_key_free(struct weir_key *key)
     weir_free(key);
 }
 
+static void updater_close(weir_run *run)
+{
+    if (!run->updater)
+        return;
+    const struct weir_device_table *table = run->updater->table;
+    if (run->update_stream && run->update_stream->device == run->updater)
+        table->stream_destroy(run->update_stream);
+    if (run->update_kernels)
+        run->update_kernels->table->close(run->update_kernels);
+    table->close(run->updater);
+}
+
 void weir_close(weir_run *run)
 {
     if (!run)
@@ -175,6 +215,7 @@ void weir_close(weir_run *run)
     /* A pool that cannot give back has a poisoned device under it; the device frees all. */
     (void)weir_pool_close(run->device_pool);
     (void)weir_pool_close(run->host_pool);
+    updater_close(run);
     if (run->kernels)
         run->math->close(run->kernels);
     if (run->device)

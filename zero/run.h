@@ -39,6 +39,7 @@ struct weir_seams {
     const struct weir_kernels_table *kernels;
     const struct weir_comm_table *comm;
     const struct weir_io_engine_table *io;
+    bool updates_apart; /* an updater beside a device whose kernels run on the CPU too */
 };
 
 struct weir_run {
@@ -54,6 +55,11 @@ struct weir_run {
     struct weir_comm *comm;
     struct weir_pool *device_pool, *host_pool;
     struct weir_stream *compute;
+    /* Beside a GPU a host device updates states in host memory; else NULL, and the compute stream
+     * and kernels stand in for the two below. */
+    struct weir_device *updater;
+    struct weir_kernels *update_kernels;
+    struct weir_stream *update_stream; /* outside steps */
 
     struct weir_model model;
     struct weir_key **keys;

@@ -43,6 +43,9 @@ static const struct flag flags[] = {
      "N        steps between evaluations (0: only at the end; default 0)"},
     {"--eval-batches", KIND_COUNT, FIELD(eval_batches), 1,
      "N        batches of --batch sequences an evaluation (default 4)"},
+    {"--device", KIND_TEXT, FIELD(device), 0,
+     "D        what computes: host, or cuda for the first NVIDIA GPU that "
+     "CUDA_VISIBLE_DEVICES shows (default host)"},
     {"--device-memory", KIND_BYTES, FIELD(device_bytes), 0,
      "BYTES    hard budget of device memory, as 128MiB or 1GB (default: no bound)"},
     {"--host-memory", KIND_BYTES, FIELD(host_bytes), 0,
@@ -251,7 +254,8 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
 
 enum weir_status arguments_read(struct arguments *a, int count, char **values)
 {
-    *a = (struct arguments){.device_bytes = UINT64_MAX,
+    *a = (struct arguments){.device = "host",
+                            .device_bytes = UINT64_MAX,
                             .host_bytes = UINT64_MAX,
                             .seq_len = 256,
                             .micro_batch = 1,

@@ -54,7 +54,7 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
 {
     const struct arguments *a = &t->arguments;
     WEIR_TRY(weir_open(&t->run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                       .device = "host",
+                                                       .device = a->device,
                                                        .device_bytes = a->device_bytes,
                                                        .host_bytes = a->host_bytes,
                                                        .nvme_path = a->nvme,
