@@ -20,6 +20,7 @@ template <uint32_t width_, bool keys_stay_> struct backward_form {
     static constexpr uint32_t pitch = attention_pitch<width>;
     static constexpr uint32_t columns = width > 64 ? 32 : 64; /* of a tile that streams */
     static constexpr uint32_t stay = ROWS * pitch, stream = columns * pitch; /* elements */
+    static constexpr uint32_t blocks = keys_stay ? 2 : 3; /* at once: what registers allow */
     static constexpr uint32_t scalars = keys_stay ? 2 * columns : 0;
     static constexpr uint32_t shared_bytes =
         (2 * stay + 4 * stream) * sizeof(uint16_t) + 2 * scalars * sizeof(float);
@@ -197,7 +198,7 @@ __device__ __forceinline__ void backward_store(const weir_attention_args &a, con
 }
 
 template <class form>
-__global__ void __launch_bounds__(ATTENTION_THREADS)
+__global__ void __launch_bounds__(ATTENTION_THREADS, form::blocks)
     attention_backward_kernel(const weir_attention_args a, const float *delta)
 {
     WEIR_SHARED(uint16_t, stay);

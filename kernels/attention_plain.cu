@@ -269,7 +269,7 @@ __device__ __forceinline__ void weigh(const weir_attention_args &a, const float 
 }
 
 template <class T, bool keys_stay>
-__global__ void __launch_bounds__(PLAIN_THREADS)
+__global__ void __launch_bounds__(PLAIN_THREADS, keys_stay ? 1 : 2)
     attention_plain_backward_kernel(const weir_attention_args a, const float *delta)
 {
     WEIR_SHARED(float, memory);
