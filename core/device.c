@@ -1,4 +1,7 @@
 #include "core/device.h"
+#ifdef WEIR_CUDA
+#include "core/cuda.h"
+#endif
 #include "core/host.h"
 
 #include <stdio.h>
@@ -7,6 +10,9 @@
 /* The instances that were built; callers choose by name. */
 static const struct weir_device_table *const instances[] = {
     &weir_host_table,
+#ifdef WEIR_CUDA
+    &weir_cuda_table,
+#endif
 };
 #define INSTANCE_COUNT (sizeof instances / sizeof *instances)
 

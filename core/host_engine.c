@@ -71,7 +71,7 @@ static void bells_ring(struct host_device *device)
 {
     struct host_engine *engine = atomic_load_explicit(&device->engines, memory_order_acquire);
     for (; engine != NULL; engine = engine->next)
-        weir_host_bell_ring(&engine->bell);
+        weir_bell_ring(&engine->bell);
 }
 
 static void ticket_complete(struct host_engine *engine, const struct host_ticket *ticket)
@@ -198,7 +198,7 @@ static bool stream_step(struct host_engine *engine, struct host_stream **link)
     if (stream->entry.op == HOST_CLOSE)
         *link = stream->next;
     atomic_store_explicit(&stream->done, done + 1, memory_order_release);
-    weir_host_bell_ring(&engine->device->progress);
+    weir_bell_ring(&engine->device->progress);
     return true;
 }
 
@@ -242,14 +242,14 @@ static void *engine_main(void *argument)
     if (engine->kind == WEIR_ENGINE_COMPUTE)
         team_start(engine->device->options.thread_count);
     for (;;) {
-        uint32_t seen = weir_host_bell_read(&engine->bell);
+        uint32_t seen = weir_bell_read(&engine->bell);
         bool stopping = atomic_load_explicit(&engine->stopping, WEIR_HIDDEN_ACQUIRE);
         streams_adopt(engine);
         if (streams_step(engine))
             continue;
         if (stopping && streams_drained(engine))
             return NULL;
-        weir_host_bell_sleep(&engine->bell, seen);
+        weir_bell_sleep(&engine->bell, seen);
     }
 }
 
@@ -308,7 +308,7 @@ void weir_host_engines_close(struct host_device *device)
     struct host_engine *first = atomic_load_explicit(&device->engines, memory_order_acquire);
     for (struct host_engine *engine = first; engine != NULL; engine = engine->next) {
         atomic_store_explicit(&engine->stopping, true, WEIR_HIDDEN_RELEASE);
-        weir_host_bell_ring(&engine->bell);
+        weir_bell_ring(&engine->bell);
     }
     /* engines ring each other's bells until the last one has ended */
     for (struct host_engine *engine = first; engine != NULL; engine = engine->next)

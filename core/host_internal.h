@@ -13,19 +13,11 @@
 #ifndef WEIR_CORE_HOST_INTERNAL_H
 #define WEIR_CORE_HOST_INTERNAL_H
 
+#include "core/bell.h"
 #include "core/host.h"
 #include "core/tsan.h"
 
 #include <stdalign.h>
-
-/* ---- a doorbell: a sleeper reads it, looks for work, sleeps unless it rang meanwhile */
-
-struct host_bell {
-    _Atomic uint32_t value; /* rings * 2; the lowest bit: somebody sleeps */
-};
-uint32_t weir_host_bell_read(struct host_bell *bell);
-void weir_host_bell_ring(struct host_bell *bell);
-void weir_host_bell_sleep(struct host_bell *bell, uint32_t seen);
 
 /* ---- memory that the device knows */
 
@@ -112,7 +104,7 @@ struct host_engine {
     struct host_device *device;
     enum weir_engine kind;
     pthread_t thread;
-    struct host_bell bell;
+    struct weir_bell bell;
     _Atomic bool stopping;                  /* who closes the device */
     _Atomic(struct host_stream *) arriving; /* new streams, pushed by who makes them */
     struct host_stream *streams;            /* the engine thread */
@@ -122,7 +114,7 @@ struct host_engine {
 struct host_device {
     struct weir_device base;
     struct weir_device_options options;
-    struct host_bell progress; /* rung after every operation, for CPU threads that wait */
+    struct weir_bell progress; /* rung after every operation, for CPU threads that wait */
 
     pthread_mutex_t lock; /* making and freeing of memory and engines */
     struct host_engine *kinds[3];

@@ -14,12 +14,12 @@ static bool has_room(struct host_stream *stream)
 
 static void wait_for_room(struct host_stream *stream)
 {
-    struct host_bell *bell = &stream->engine->device->progress;
+    struct weir_bell *bell = &stream->engine->device->progress;
     for (;;) {
-        uint32_t seen = weir_host_bell_read(bell);
+        uint32_t seen = weir_bell_read(bell);
         if (has_room(stream))
             return;
-        weir_host_bell_sleep(bell, seen);
+        weir_bell_sleep(bell, seen);
     }
 }
 
@@ -40,7 +40,7 @@ static void enqueue(struct host_stream *stream, const struct host_entry *entry)
     stream->head++;
     atomic_store_explicit(&slot->serial, stream->head, memory_order_release);
     atomic_store_explicit(&stream->queued, stream->head, WEIR_HIDDEN_RELEASE);
-    weir_host_bell_ring(&stream->engine->bell);
+    weir_bell_ring(&stream->engine->bell);
 }
 
 /* ---- streams */
@@ -75,20 +75,20 @@ enum weir_status weir_host_stream_create(struct weir_device *base, enum weir_eng
     while (!atomic_compare_exchange_weak_explicit(&engine->arriving, &stream->next, stream,
                                                   memory_order_release, memory_order_relaxed))
         ;
-    weir_host_bell_ring(&engine->bell);
+    weir_bell_ring(&engine->bell);
     *out = &stream->base;
     return WEIR_OK;
 }
 
 static void wait_until_done(struct host_stream *stream)
 {
-    struct host_bell *bell = &stream->engine->device->progress;
+    struct weir_bell *bell = &stream->engine->device->progress;
     uint64_t queued = atomic_load_explicit(&stream->queued, memory_order_relaxed);
     for (;;) {
-        uint32_t seen = weir_host_bell_read(bell);
+        uint32_t seen = weir_bell_read(bell);
         if (atomic_load_explicit(&stream->done, memory_order_acquire) >= queued)
             return;
-        weir_host_bell_sleep(bell, seen);
+        weir_bell_sleep(bell, seen);
     }
 }
 
@@ -175,10 +175,10 @@ enum weir_status weir_host_event_sync(struct weir_event *event)
 {
     WEIR_TRY(check_recorded(event));
     for (;;) {
-        uint32_t seen = weir_host_bell_read(&event->device->progress);
+        uint32_t seen = weir_bell_read(&event->device->progress);
         if (is_complete(event))
             return host_check(event->device);
-        weir_host_bell_sleep(&event->device->progress, seen);
+        weir_bell_sleep(&event->device->progress, seen);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cuda.h"
 #endif
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct weir_kernels_table *const instances[] = {
@@ -11,18 +12,18 @@ static const struct weir_kernels_table *const instances[] = {
     &weir_kernels_cuda,
 #endif
 };
+#define INSTANCE_COUNT (sizeof instances / sizeof *instances)
 
 enum weir_status weir_kernels_find(const char *name, const struct weir_kernels_table **out)
 {
-    for (size_t i = 0; i < sizeof instances / sizeof *instances; i++)
+    char built[128] = "";
+    for (size_t i = 0; i < INSTANCE_COUNT; i++) {
         if (strcmp(instances[i]->name, name) == 0) {
             *out = instances[i];
             return WEIR_OK;
         }
-#ifdef WEIR_CUDA
-    return weir_fail(WEIR_ERR_UNSUPPORTED, "kernels \"%s\": not built; there are: host, cuda",
-                     name);
-#else
-    return weir_fail(WEIR_ERR_UNSUPPORTED, "kernels \"%s\": not built; there is: host", name);
-#endif
+        size_t used = strlen(built);
+        snprintf(built + used, sizeof built - used, "%s%s", i > 0 ? ", " : "", instances[i]->name);
+    }
+    return weir_fail(WEIR_ERR_UNSUPPORTED, "kernels \"%s\": not built; there is: %s", name, built);
 }

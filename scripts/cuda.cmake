@@ -1,35 +1,77 @@
-# The CUDA toolkit, if there is one: weir_cuda, the cuda instances of the tables, by nvcc; and
-# weir_cuda_sim, the same sources as C++ on the simulated runtime of tests/cudasim.
+# The CUDA toolkit, if there is one: the cuda instances of the tables, compiled by nvcc.
+#   WEIR_HAVE_CUDA     whether they are built
+#   weir_cuda.o        all their objects in one, with weir_ symbols alone: part of the library
+#   WEIR_CUDA_LINKS    what a program links besides
 set(WEIR_CUDA AUTO CACHE STRING "AUTO: with CUDA if a toolkit is found; ON: fail without; OFF")
 set(WEIR_CUDA_ARCHITECTURES "80-real;86-real;89-real;90-real;100-real;120-real;120-virtual" CACHE STRING
     "what nvcc compiles for")
 set(WEIR_HAVE_CUDA OFF)
 if(NOT WEIR_CUDA STREQUAL "OFF")
-  find_package(CUDAToolkit QUIET)
+  find_package(CUDAToolkit 12.0 QUIET)
   if(CUDAToolkit_FOUND)
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "nvcc")
-    enable_language(CUDA CXX)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY None) # linked by name, below
+    set(CMAKE_CUDA_ARCHITECTURES OFF)    # of CMake's own trials
+    enable_language(CUDA)
+    enable_language(CXX)
     set(WEIR_HAVE_CUDA ON)
   elseif(WEIR_CUDA STREQUAL "ON")
     message(FATAL_ERROR "WEIR_CUDA=ON, but no CUDA toolkit was found; set CUDAToolkit_ROOT to it, "
                         "or WEIR_CUDA=OFF")
   endif()
 endif()
-
-if(WEIR_HAVE_CUDA)
-  file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS kernels/*.cu core/cuda.c)
-  add_library(weir_cuda OBJECT ${CUDA_SOURCES})
-  # Warnings as errors on both sides; no fused multiply-add where bits are promised (DESIGN 7c).
-  target_compile_features(weir_cuda PRIVATE cuda_std_20)
-  target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
-  target_compile_options(weir_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow>
-    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>)
-  target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include
-                                               ${CUDAToolkit_INCLUDE_DIRS})
-  set_target_properties(weir_cuda PROPERTIES CUDA_ARCHITECTURES "${WEIR_CUDA_ARCHITECTURES}"
-                                             POSITION_INDEPENDENT_CODE ON)
-  foreach(stem adam cast reduce)
-    set_source_files_properties(kernels/${stem}.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
-  endforeach()
+if(NOT WEIR_HAVE_CUDA)
+  return()
 endif()
+
+file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
+file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
+add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
+# Warnings are errors on both sides; no exceptions, so that C programs need no C++ library.
+target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
+target_compile_options(weir_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti>"
+  "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
+target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+set_target_properties(weir_cuda PROPERTIES
+  CUDA_ARCHITECTURES "${WEIR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON
+  C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+# No fused multiply-add where bits are promised (DESIGN 7c).
+foreach(stem adam cast reduce)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/${stem}.cu PROPERTIES COMPILE_OPTIONS
+                              --fmad=false)
+endforeach()
+
+# Operations that no source defines yet are refused by name.
+set(WEIR_CUDA_MISSING ${CMAKE_SOURCE_DIR}/tests/cudasim/missing.cpp)
+set(WEIR_CUDA_MISSING_NAMES)
+set(defined)
+foreach(source ${CUDA_KERNEL_SOURCES})
+  file(STRINGS ${source} lines REGEX "enum weir_status weir_cuda_[a-z_]+\\(")
+  list(APPEND defined ${lines})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+endforeach()
+foreach(name gemm adam clear_residual reduce cast add embed_forward embed_backward norm_forward
+        norm_backward rope_table rope attention_forward attention_backward swiglu_forward
+        swiglu_backward head_stats head_loss head_grad)
+  if(NOT "${defined}" MATCHES "weir_cuda_${name}\\(")
+    list(APPEND WEIR_CUDA_MISSING_NAMES MISSING_${name})
+  endif()
+endforeach()
+target_sources(weir_cuda PRIVATE ${WEIR_CUDA_MISSING})
+target_compile_definitions(weir_cuda PRIVATE ${WEIR_CUDA_MISSING_NAMES})
+target_compile_options(weir_cuda PRIVATE
+  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-std=c++20 -fno-exceptions -fno-rtti>")
+
+# One object of C linkage: who links the library in a C program needs neither nvcc nor C++, and
+# what nvcc names (stubs, fat binaries) is nobody else's business.
+set(WEIR_CUDA_OBJECT ${CMAKE_BINARY_DIR}/weir_cuda.o)
+add_custom_command(
+  OUTPUT ${WEIR_CUDA_OBJECT}
+  COMMAND ${CMAKE_LINKER} -r -o ${WEIR_CUDA_OBJECT} $<TARGET_OBJECTS:weir_cuda>
+  COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=weir_* ${WEIR_CUDA_OBJECT}
+  DEPENDS weir_cuda $<TARGET_OBJECTS:weir_cuda>
+  COMMAND_EXPAND_LISTS VERBATIM)
+set_source_files_properties(${WEIR_CUDA_OBJECT} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt)

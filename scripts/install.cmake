@@ -2,8 +2,13 @@
 # (weir::weir, weir::weir_static) and weir.pc. All paths in them are relative: the tree may be moved.
 include(CMakePackageConfigHelpers)
 
-# What a program links besides libweir.a. Names, not paths: its own linker knows where they are.
+# What a program links besides libweir.a. Names, not paths: its own linker knows where they are,
+# but for CUDA's, which seldom are where it looks.
 set(links ${OpenMP_C_FLAGS} -ldnnl -lm)
+if(WEIR_HAVE_CUDA)
+  list(APPEND links -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lcublasLt -lrt -ldl -lpthread)
+  set_target_properties(weir_shared weir-train PROPERTIES INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
+endif()
 foreach(link ${links} ${MODULES_LDFLAGS})
   target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${link}>)
 endforeach()

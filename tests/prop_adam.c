@@ -200,8 +200,8 @@ static void every_form_is_the_same_list_of_operations(void **state)
         for (uint32_t s = 0; s < a.segment_count; s++)
             for (uint32_t i = 0; i < a.segments[s].count; i++)
                 element_expect(&a, &a.segments[s], i);
-        for (int isa = 0; isa < TEST_ISA_COUNT; isa++)
-            window_check(test_isa_names[isa], 1 + (int)(draw % 2), a);
+        for (int variant = 0; variant < TEST_VARIANT_COUNT; variant++)
+            window_check(test_variant_names[variant], 1 + (int)(draw % 2), a);
     }
 }
 

@@ -19,19 +19,50 @@ struct program {
     int writer[AREAS];       /* a stream, or -1 */
     unsigned readers[AREAS]; /* bits of streams since the last write */
     struct weir_event *events[STREAM_COUNT];
+    /* the caller's way to device memory that is not the CPU's */
+    struct weir_stream *look;
+    unsigned char *looked;
 };
+
+static struct test_variant variants[TEST_VARIANTS];
 
 static bool on_device(int area)
 {
     return area < AREAS / 2;
 }
 
+/* Bytes that the caller may read and write where the area's stand; then area_put takes them back.
+ */
+static unsigned char *area_get(struct program *program, int area)
+{
+    struct test_device *d = &program->device;
+    if (d->cpu || !on_device(area))
+        return program->areas[area];
+    assert_ok(d->table->copy(program->look, program->looked, program->areas[area], AREA_BYTES,
+                             WEIR_COPY_TO_HOST));
+    assert_ok(d->table->stream_sync(program->look));
+    return program->looked;
+}
+
+static void area_put(struct program *program, int area)
+{
+    struct test_device *d = &program->device;
+    if (d->cpu || !on_device(area))
+        return;
+    assert_ok(d->table->copy(program->look, program->areas[area], program->looked, AREA_BYTES,
+                             WEIR_COPY_TO_DEVICE));
+    assert_ok(d->table->stream_sync(program->look));
+}
+
 static void program_open(struct program *program, struct test_random *random, bool strict)
 {
-    static const struct test_variant variants[] = {{"host", false}, {"host", true}};
     *program = (struct program){.random = random};
     struct test_device *d = &program->device;
     test_device_open(d, variants[strict], test_random_next(random));
+    void *looked;
+    assert_ok(d->table->stream_create(d->device, WEIR_ENGINE_TO_HOST, "look", &program->look));
+    assert_ok(d->table->pin_alloc(d->device, AREA_BYTES, &looked));
+    program->looked = looked;
     for (int a = 0; a < AREAS; a++) {
         void *memory;
         if (on_device(a))
@@ -39,7 +70,8 @@ static void program_open(struct program *program, struct test_random *random, bo
         else
             assert_ok(d->table->pin_alloc(d->device, AREA_BYTES, &memory));
         program->areas[a] = memory;
-        memset(memory, a, AREA_BYTES);
+        memset(area_get(program, a), a, AREA_BYTES);
+        area_put(program, a);
         memset(program->model[a], a, AREA_BYTES);
         program->writer[a] = -1;
     }
@@ -55,6 +87,8 @@ static void program_close(struct program *program)
     for (int a = 0; a < AREAS; a++)
         assert_ok(on_device(a) ? d->table->mem_free(d->device, program->areas[a])
                                : d->table->pin_free(d->device, program->areas[a]));
+    d->table->stream_destroy(program->look);
+    assert_ok(d->table->pin_free(d->device, program->looked));
     test_device_close(d);
 }
 
@@ -112,7 +146,7 @@ static void mix_run(void *argument)
 static void queue_mix(struct program *program, int stream, int to, int from)
 {
     struct test_device *d = &program->device;
-    if (to == from)
+    if (to == from || (!d->cpu && (on_device(to) || on_device(from))))
         return;
     unsigned char factor = (unsigned char)(2 * test_random_below(program->random, 100) + 1);
     struct mix mix = {program->areas[to], program->areas[from], factor};
@@ -161,9 +195,10 @@ static void look_and_change(struct program *program, int area)
             assert_ok(d->table->event_record(d->streams[s], program->events[s]));
             assert_ok(d->table->event_sync(program->events[s]));
         }
-    assert_memory_equal(program->model[area], program->areas[area], AREA_BYTES);
-    program->areas[area][7] = program->model[area][7] =
-        (unsigned char)test_random_next(program->random);
+    unsigned char *bytes = area_get(program, area);
+    assert_memory_equal(program->model[area], bytes, AREA_BYTES);
+    bytes[7] = program->model[area][7] = (unsigned char)test_random_next(program->random);
+    area_put(program, area);
     program->writer[area] = -1;
     program->readers[area] = 0;
 }
@@ -212,7 +247,7 @@ static void random_programs_match_the_sequential_model(void **state)
 
 struct pipeline {
     struct test_device device;
-    void *pinned_in, *pinned_out, *memory;
+    void *pinned_in, *pinned_out, *memory; /* through device memory and back, then one more */
     struct weir_event *arrived, *left;
     sem_t filled, emptied;
     int rounds;
@@ -223,7 +258,7 @@ static void add_one(void *argument)
     ++**(uint64_t **)argument;
 }
 
-/* The second thread computes on what the first one sent, and sends it back. */
+/* The second thread fetches what the first one sent, and computes on it. */
 static void *pipeline_main(void *argument)
 {
     struct pipeline *p = argument;
@@ -232,13 +267,13 @@ static void *pipeline_main(void *argument)
         while (sem_wait(&p->filled) != 0)
             ;
         enum weir_status status = d->table->event_wait(d->streams[COMPUTE], p->arrived);
-        struct weir_range range = {p->memory, 8, true};
-        if (status == WEIR_OK)
-            status = d->table->call(d->streams[COMPUTE], add_one, &p->memory, sizeof p->memory,
-                                    &range, 1);
+        struct weir_range range = {p->pinned_out, 8, true};
         if (status == WEIR_OK)
             status =
                 d->table->copy(d->streams[COMPUTE], p->pinned_out, p->memory, 8, WEIR_COPY_TO_HOST);
+        if (status == WEIR_OK)
+            status = d->table->call(d->streams[COMPUTE], add_one, &p->pinned_out,
+                                    sizeof p->pinned_out, &range, 1);
         if (status == WEIR_OK)
             status = d->table->event_record(d->streams[COMPUTE], p->left);
         sem_post(&p->emptied);
@@ -255,7 +290,7 @@ static void two_threads_hand_work_on(void **state)
     (void)state;
     static struct pipeline p;
     struct test_device *d = &p.device;
-    test_device_open(d, (struct test_variant){"host", false}, 1);
+    test_device_open(d, variants[0], 1);
     assert_ok(d->table->mem_alloc(d->device, 8, &p.memory));
     assert_ok(d->table->pin_alloc(d->device, 8, &p.pinned_in));
     assert_ok(d->table->pin_alloc(d->device, 8, &p.pinned_out));
@@ -282,11 +317,15 @@ static void two_threads_hand_work_on(void **state)
     assert_null(failed);
     d->table->event_destroy(p.arrived);
     d->table->event_destroy(p.left);
+    assert_ok(d->table->mem_free(d->device, p.memory));
+    assert_ok(d->table->pin_free(d->device, p.pinned_in));
+    assert_ok(d->table->pin_free(d->device, p.pinned_out));
     test_device_close(d);
 }
 
-int main(void)
+int main(int argument_count, char **arguments)
 {
+    test_variants_choose(argument_count, arguments, variants);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_programs_match_the_sequential_model),
         cmocka_unit_test(two_threads_hand_work_on),

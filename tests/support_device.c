@@ -1,9 +1,15 @@
 #include "tests/support_device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-const struct test_variant test_variants[] = {{"host", false}, {"host", true}};
-const size_t test_variant_count = sizeof test_variants / sizeof *test_variants;
+void test_variants_choose(int argument_count, char **arguments,
+                          struct test_variant out[TEST_VARIANTS])
+{
+    const char *name = argument_count > 1 ? arguments[1] : "host";
+    for (int i = 0; i < TEST_VARIANTS; i++)
+        out[i] = (struct test_variant){name, i == 1};
+}
 
 void test_device_open(struct test_device *device, struct test_variant variant, uint64_t seed)
 {
@@ -23,6 +29,9 @@ void test_device_open(struct test_device *device, struct test_variant variant, u
     for (int i = 0; i < STREAM_COUNT; i++)
         assert_ok(device->table->stream_create(device->device, engines[i], names[i],
                                                &device->streams[i]));
+    struct weir_device_info info;
+    device->table->info(device->device, &info);
+    device->cpu = info.calls_run_on_cpu;
 }
 
 void test_device_close(struct test_device *device)
@@ -71,6 +80,35 @@ struct test_gate *test_gate_queue(struct test_device *device, struct weir_stream
 void test_gate_open(struct test_gate *gate)
 {
     assert_int_equal(0, sem_post(&gate->opened));
+}
+
+void test_marks_open(struct test_marks *marks, struct test_device *device)
+{
+    void *on_device, *pinned;
+    assert_ok(device->table->mem_alloc(device->device, TEST_MARKS, &on_device));
+    assert_ok(device->table->pin_alloc(device->device, TEST_MARKS, &pinned));
+    memset(pinned, 0, TEST_MARKS);
+    *marks = (struct test_marks){device, on_device, pinned};
+}
+
+void test_marks_close(struct test_marks *marks)
+{
+    struct test_device *device = marks->device;
+    assert_ok(device->table->mem_free(device->device, marks->on_device));
+    assert_ok(device->table->pin_free(device->device, marks->pinned));
+}
+
+void test_mark_queue(struct test_marks *marks, struct weir_stream *stream, int mark)
+{
+    const struct weir_device_table *table = marks->device->table;
+    assert_ok(table->fill(stream, marks->on_device + mark, 1, 1));
+    assert_ok(
+        table->copy(stream, marks->pinned + mark, marks->on_device + mark, 1, WEIR_COPY_TO_HOST));
+}
+
+bool test_mark_seen(const struct test_marks *marks, int mark)
+{
+    return marks->pinned[mark] == 1;
 }
 
 static void count_up(void *argument)

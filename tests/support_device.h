@@ -10,13 +10,15 @@
 
 #include <semaphore.h>
 
-/* Every built instance, the host one twice. */
+/* Each instance, strict and not. A program runs those of the instance that its first argument
+ * names; without one those of the host. */
 struct test_variant {
     const char *name;
     bool strict;
 };
-extern const struct test_variant test_variants[];
-extern const size_t test_variant_count;
+#define TEST_VARIANTS 2
+void test_variants_choose(int argument_count, char **arguments,
+                          struct test_variant out[TEST_VARIANTS]);
 
 #define TEST_MEMORY_BYTES (UINT64_C(64) << 20)
 
@@ -35,6 +37,7 @@ struct test_device {
     struct weir_stream *streams[STREAM_COUNT];
     struct test_gate gates[TEST_GATES];
     int gate_count;
+    bool cpu; /* device memory is the CPU's */
 };
 
 void test_device_open(struct test_device *device, struct test_variant variant, uint64_t seed);
@@ -48,6 +51,18 @@ int test_device_teardown(void **state);
  * that a failed test ends. */
 struct test_gate *test_gate_queue(struct test_device *device, struct weir_stream *stream);
 void test_gate_open(struct test_gate *gate);
+
+/* Marks are set by copies: calls, of which a gate is one, may run one at a time over all streams.
+ */
+#define TEST_MARKS 64
+struct test_marks {
+    struct test_device *device;
+    unsigned char *on_device, *pinned;
+};
+void test_marks_open(struct test_marks *marks, struct test_device *device);
+void test_marks_close(struct test_marks *marks);
+void test_mark_queue(struct test_marks *marks, struct weir_stream *stream, int mark);
+bool test_mark_seen(const struct test_marks *marks, int mark);
 
 /* A call that adds 1 to a plain int; ordered by streams and events alone. */
 void test_count_queue(struct test_device *device, struct weir_stream *stream, int *count);

@@ -1,23 +1,77 @@
 #include "tests/support_kernels.h"
+#include "tests/cudasim/order.h"
 #include "tests/support.h"
 
-const char *const test_isa_names[TEST_ISA_COUNT] = {"generic", "avx2", "avx512"};
+#include <string.h>
 
-static void device_open(struct test_kernels *t, int thread_count)
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#endif
+#endif
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(bytes, count)   ((void)(bytes), (void)(count))
+#define ASAN_UNPOISON_MEMORY_REGION(bytes, count) ((void)(bytes), (void)(count))
+#endif
+
+#define GUARD_BYTES 64u /* behind each piece of memory */
+
+/* In programs that are linked with the simulator. */
+#pragma weak cudasim_thread_order
+
+const char *const test_variant_names[TEST_VARIANT_COUNT] = {
+    "generic", "avx2", "avx512", "cuda forward", "cuda reverse", "cuda random"};
+
+bool test_kernels_simulated(void)
+{
+    return cudasim_thread_order != NULL;
+}
+
+bool test_kernels_cuda(const struct test_kernels *t)
+{
+    return strcmp(t->table->name, "cuda") == 0;
+}
+
+/* Device and instruction set of a variant; false if it is absent. */
+static bool variant_find(const char *variant, const char **device, const char **isa)
+{
+    if (!variant && test_kernels_simulated())
+        variant = "cuda forward";
+    *device = "host";
+    *isa = variant;
+    for (int order = 0; order < CUDASIM_ORDER_COUNT; order++)
+        if (variant && strcmp(variant, test_variant_names[TEST_ISA_COUNT + order]) == 0) {
+            *device = "cuda";
+            *isa = NULL;
+            if (!test_kernels_simulated())
+                return false;
+            cudasim_thread_order((enum cudasim_order)order, 1);
+        }
+    return true;
+}
+
+static void device_open(struct test_kernels *t, const char *name, int thread_count)
 {
     const struct weir_device_table *table;
     struct weir_device_options options = {
         .memory_bytes = UINT64_MAX, .thread_count = thread_count, .strict = true, .seed = 1};
-    assert_ok(weir_device_find("host", &table));
+    assert_ok(weir_device_find(name, &table));
     assert_ok(table->open(&t->device, &options));
     assert_ok(table->stream_create(t->device, WEIR_ENGINE_COMPUTE, "test", &t->stream));
 }
 
-bool test_kernels_open(struct test_kernels *t, const char *isa, int thread_count)
+bool test_kernels_open(struct test_kernels *t, const char *variant, int thread_count)
 {
+    const char *device, *isa;
     *t = (struct test_kernels){0};
-    device_open(t, thread_count);
-    assert_ok(weir_kernels_find("host", &t->table));
+    if (!variant_find(variant, &device, &isa))
+        return false;
+    device_open(t, device, thread_count);
+    assert_ok(weir_kernels_find(device, &t->table));
     enum weir_status status = t->table->open(&t->kernels, t->device, thread_count, isa, NULL);
     if (status == WEIR_OK)
         return true;
@@ -33,8 +87,10 @@ void test_kernels_close(struct test_kernels *t)
     table->stream_destroy(t->stream);
     if (t->kernels)
         t->table->close(t->kernels);
-    for (size_t i = 0; i < t->memory_count; i++)
+    for (size_t i = 0; i < t->memory_count; i++) {
+        ASAN_UNPOISON_MEMORY_REGION((char *)t->memory[i] + t->memory_bytes[i], GUARD_BYTES);
         assert_ok(table->mem_free(t->device, t->memory[i]));
+    }
     table->close(t->device);
 }
 
@@ -42,7 +98,9 @@ void *test_kernels_memory(struct test_kernels *t, uint64_t bytes)
 {
     assert_true(t->memory_count < sizeof t->memory / sizeof *t->memory);
     void *memory;
-    assert_ok(t->device->table->mem_alloc(t->device, bytes, &memory));
+    assert_ok(t->device->table->mem_alloc(t->device, bytes + GUARD_BYTES, &memory));
+    ASAN_POISON_MEMORY_REGION((char *)memory + bytes, GUARD_BYTES);
+    t->memory_bytes[t->memory_count] = bytes;
     t->memory[t->memory_count++] = memory;
     return memory;
 }

@@ -1,13 +1,18 @@
 /*
- * The kernels of the host instance on an open device, for tests of single operations.
+ * The kernels of an instance on an open device, for tests of single operations.
+ *
+ * A program that is linked with the simulator (tests/cudasim: weir_sim_test) has variants of the
+ * cuda instance too, one for each order in which the simulator runs threads; elsewhere they are
+ * absent. So one source tests both instances.
  */
 #ifndef WEIR_TESTS_SUPPORT_KERNELS_H
 #define WEIR_TESTS_SUPPORT_KERNELS_H
 
 #include "kernels/kernels.h"
 
-#define TEST_ISA_COUNT 3
-extern const char *const test_isa_names[TEST_ISA_COUNT]; /* generic first: every CPU has it */
+#define TEST_ISA_COUNT     3 /* of the host: generic, which every CPU has, avx2, avx512 */
+#define TEST_VARIANT_COUNT 6 /* then cuda forward, cuda reverse, cuda random */
+extern const char *const test_variant_names[TEST_VARIANT_COUNT];
 
 struct test_kernels {
     struct weir_device *device;
@@ -15,13 +20,19 @@ struct test_kernels {
     const struct weir_kernels_table *table;
     struct weir_kernels *kernels;
     void *memory[32];
+    uint64_t memory_bytes[32];
     size_t memory_count;
 };
 
-/* False, with nothing open, if this CPU lacks the instruction set. NULL: the best one. */
-bool test_kernels_open(struct test_kernels *t, const char *isa, int thread_count);
+/* False, with nothing open, if this CPU lacks the instruction set, or for variants of cuda if there
+ * is no simulator. NULL: the instance that the program is for: cuda with a simulator, else the host
+ * with its best instruction set. thread_count is the host's team. */
+bool test_kernels_open(struct test_kernels *t, const char *variant, int thread_count);
 void test_kernels_close(struct test_kernels *t);
-/* Device memory, which tests on the host read and write while the stream rests. */
+bool test_kernels_simulated(void);                    /* whether variants of cuda are there */
+bool test_kernels_cuda(const struct test_kernels *t); /* whether this is one */
+/* Device memory, which tests read and write while the stream rests. AddressSanitizer knows its
+ * end. */
 void *test_kernels_memory(struct test_kernels *t, uint64_t bytes);
 void test_kernels_wait(struct test_kernels *t);
 

@@ -47,11 +47,11 @@ static void values_get(const struct test_op_array *array, enum weir_dtype dtype,
         memcpy(values, bytes, array->count * sizeof *values);
 }
 
-bool test_op_run(const struct test_op *op, const char *isa, int thread_count, enum weir_dtype dtype,
-                 float *const *in, float *const *out)
+bool test_op_run(const struct test_op *op, const char *variant, int thread_count,
+                 enum weir_dtype dtype, float *const *in, float *const *out)
 {
     struct test_kernels t;
-    if (!test_kernels_open(&t, isa, thread_count))
+    if (!test_kernels_open(&t, variant, thread_count))
         return false;
     void *in_bytes[TEST_OP_ARRAYS], *out_bytes[TEST_OP_ARRAYS];
     for (uint32_t i = 0; i < op->in_count; i++) {
@@ -76,24 +76,46 @@ bool test_op_run(const struct test_op *op, const char *isa, int thread_count, en
     return true;
 }
 
-/* Generic with one thread is what all others must equal. */
-static void bits_check(const struct test_op *op, enum weir_dtype dtype, float *const *in,
-                       float *const *out)
+/* The variants of one instance, and the first of them, which all others must equal. */
+struct instance {
+    const char *reference;
+    int first, end;
+    double tolerance;
+};
+
+static struct instance instance_of(const struct test_op *op, bool cuda)
+{
+    if (!cuda)
+        return (struct instance){"generic", 0, TEST_ISA_COUNT, op->tolerance};
+    return (struct instance){test_variant_names[TEST_ISA_COUNT], TEST_ISA_COUNT, TEST_VARIANT_COUNT,
+                             op->cuda_tolerance > 0 ? op->cuda_tolerance : op->tolerance};
+}
+
+static void same_check(const struct test_op *op, const char *what, int threads, float *const *want,
+                       float *const *got)
+{
+    for (uint32_t i = 0; i < op->out_count; i++)
+        for (uint64_t e = 0; e < op->out[i].count; e++)
+            if (memcmp(&want[i][e], &got[i][e], sizeof **want) != 0)
+                fail_msg("output %u[%llu], %s, %d threads: %.9g, not %.9g", i,
+                         (unsigned long long)e, what, threads, (double)got[i][e],
+                         (double)want[i][e]);
+}
+
+static void bits_check(const struct test_op *op, const struct instance *instance,
+                       enum weir_dtype dtype, float *const *in, float *const *out)
 {
     float *other[TEST_OP_ARRAYS];
     test_op_make(op->out, op->out_count, other);
-    assert_true(test_op_run(op, "generic", 1, dtype, in, out));
-    for (int isa = 0; isa < TEST_ISA_COUNT; isa++)
-        for (int threads = 1; threads <= 3; threads++) {
-            if (!test_op_run(op, test_isa_names[isa], threads, dtype, in, other))
-                continue;
-            for (uint32_t i = 0; i < op->out_count; i++)
-                for (uint64_t e = 0; e < op->out[i].count; e++)
-                    if (memcmp(&out[i][e], &other[i][e], sizeof **out) != 0)
-                        fail_msg("output %u[%llu], %s, %d threads: %.9g, not %.9g", i,
-                                 (unsigned long long)e, test_isa_names[isa], threads,
-                                 (double)other[i][e], (double)out[i][e]);
-        }
+    assert_true(test_op_run(op, instance->reference, 1, dtype, in, out));
+    for (int i = instance->first; i < instance->end; i++)
+        for (int threads = 1; threads <= (instance->first == 0 ? 3 : 1); threads++)
+            if (test_op_run(op, test_variant_names[i], threads, dtype, in, other))
+                same_check(op, test_variant_names[i], threads, out, other);
+    if (instance->first > 0 && op->same_bits) {
+        assert_true(test_op_run(op, "generic", 1, dtype, in, other));
+        same_check(op, "cuda", 1, other, out);
+    }
     test_op_free(other, op->out_count);
 }
 
@@ -131,7 +153,8 @@ static void doubles_free(double **arrays, uint32_t count)
         free(arrays[i]);
 }
 
-static void expectation_check(const struct test_op *op, double *const *in, float *const *out)
+static void expectation_check(const struct test_op *op, double tolerance, double *const *in,
+                              float *const *out)
 {
     double *want[TEST_OP_ARRAYS];
     doubles_make(op->out, op->out_count, out, want);
@@ -139,9 +162,9 @@ static void expectation_check(const struct test_op *op, double *const *in, float
         memset(want[i], 0, op->out[i].count * sizeof **want);
     op->expect(op, in, want);
     for (uint32_t i = 0; i < op->out_count; i++) {
-        double tolerance = op->tolerance * largest(want[i], op->out[i].count);
+        double most = tolerance * largest(want[i], op->out[i].count);
         for (uint64_t e = 0; e < op->out[i].count; e++)
-            close_check("value", i, e, want[i][e], (double)out[i][e], tolerance);
+            close_check("value", i, e, want[i][e], (double)out[i][e], most);
     }
     doubles_free(want, op->out_count);
 }
@@ -170,7 +193,8 @@ static void gradient_check(const struct test_op *op, double *const *in, float *c
 }
 
 /* bf16 outputs round once: 1/128 of the largest is two roundings of it. */
-static void bf16_check(const struct test_op *op, float *const *bf16, float *const *fp32)
+static void bf16_check(const struct test_op *op, double tolerance, float *const *bf16,
+                       float *const *fp32)
 {
     for (uint32_t i = 0; i < op->out_count; i++) {
         double most = 0;
@@ -178,7 +202,7 @@ static void bf16_check(const struct test_op *op, float *const *bf16, float *cons
             most = fabs((double)fp32[i][e]) > most ? fabs((double)fp32[i][e]) : most;
         for (uint64_t e = 0; e < op->out[i].count; e++)
             close_check("bf16", i, e, (double)fp32[i][e], (double)bf16[i][e],
-                        op->tolerance == 0 && op->expect ? most / 256 : most / 128);
+                        tolerance == 0 && op->expect ? most / 256 : most / 128);
     }
 }
 
@@ -198,7 +222,7 @@ static void inputs_round(const struct test_op *op, float **in)
             in[i][e] = weir_float_from_bf16(weir_bf16_from_float(in[i][e]));
 }
 
-void test_op_check(const struct test_op *op, uint64_t seed)
+static void instance_check(const struct test_op *op, const struct instance *instance, uint64_t seed)
 {
     float *in[TEST_OP_ARRAYS], *fp32[TEST_OP_ARRAYS], *bf16[TEST_OP_ARRAYS];
     double *precise[TEST_OP_ARRAYS];
@@ -206,18 +230,25 @@ void test_op_check(const struct test_op *op, uint64_t seed)
     test_op_make(op->out, op->out_count, fp32);
     test_op_make(op->out, op->out_count, bf16);
     doubles_make(op->in, op->in_count, in, precise);
-    assert_true(op->expect || op->gradient_count > 0);
-    bits_check(op, WEIR_FP32, in, fp32);
+    bits_check(op, instance, WEIR_FP32, in, fp32);
     if (op->expect)
-        expectation_check(op, precise, fp32);
+        expectation_check(op, instance->tolerance, precise, fp32);
     for (uint32_t g = 0; g < op->gradient_count; g++)
         gradient_check(op, precise, fp32, g);
     inputs_round(op, in);
-    assert_true(test_op_run(op, NULL, 1, WEIR_FP32, in, fp32));
-    bits_check(op, WEIR_BF16, in, bf16);
-    bf16_check(op, bf16, fp32);
+    assert_true(test_op_run(op, instance->reference, 1, WEIR_FP32, in, fp32));
+    bits_check(op, instance, WEIR_BF16, in, bf16);
+    bf16_check(op, instance->tolerance, bf16, fp32);
     doubles_free(precise, op->in_count);
     test_op_free(bf16, op->out_count);
     test_op_free(fp32, op->out_count);
     test_op_free(in, op->in_count);
+}
+
+void test_op_check(const struct test_op *op, uint64_t seed)
+{
+    assert_true(op->expect || op->gradient_count > 0);
+    bool cuda = test_kernels_simulated();
+    struct instance instance = instance_of(op, cuda);
+    instance_check(op, &instance, seed);
 }

@@ -1,7 +1,8 @@
 /*
  * What every operation with values as in- and output must do, for tests that say only which values
  * go in and what should come out: the right values, right gradients, the same bits on each
- * instruction set and with each team, bf16 close to fp32, and nothing written beyond an output.
+ * instruction set and with each team, on cuda in each order of threads, bf16 close to fp32, and
+ * nothing written beyond an output.
  */
 #ifndef WEIR_TESTS_SUPPORT_OP_H
 #define WEIR_TESTS_SUPPORT_OP_H
@@ -29,7 +30,8 @@ struct test_op {
      * gradients[i].in, checked by central differences to 1e-3 of the largest (1e-6 if
      * all are 0). */
     void (*expect)(const struct test_op *op, double *const *in, double *const *out);
-    double tolerance;
+    double tolerance, cuda_tolerance; /* cuda_tolerance 0: the same there */
+    bool same_bits;                   /* on cuda as on the host */
     double (*value)(const struct test_op *op, double *const *in);
     struct {
         uint32_t in, out;
@@ -40,9 +42,9 @@ struct test_op {
 /* Inputs in [-1, 1) from the seed; all of the above. */
 void test_op_check(const struct test_op *op, uint64_t seed);
 
-/* One run on given inputs, as floats. False if this CPU lacks the instruction set. */
-bool test_op_run(const struct test_op *op, const char *isa, int thread_count, enum weir_dtype dtype,
-                 float *const *in, float *const *out);
+/* One run on given inputs, as floats. False if the variant (support_kernels.h) is absent. */
+bool test_op_run(const struct test_op *op, const char *variant, int thread_count,
+                 enum weir_dtype dtype, float *const *in, float *const *out);
 void test_op_make(const struct test_op_array *arrays, uint32_t count, float **out);
 void test_op_free(float **arrays, uint32_t count);
 

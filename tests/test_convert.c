@@ -151,9 +151,9 @@ static void cast_and_add_match_the_scalar_form(void **state)
     enum { MOST = 10001 };
     static float wide[MOST];
     static const uint64_t counts[] = {1, 15, 17, 4097, MOST};
-    for (int isa = 0; isa < TEST_ISA_COUNT; isa++) {
+    for (int variant = 0; variant < TEST_VARIANT_COUNT; variant++) {
         struct test_kernels t;
-        if (!test_kernels_open(&t, test_isa_names[isa], 2))
+        if (!test_kernels_open(&t, test_variant_names[variant], 2))
             continue;
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             for (uint64_t i = 0; i < counts[c]; i++)

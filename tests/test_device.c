@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,14 +48,16 @@ static void operations_run_in_queueing_order(void **state)
         assert_int_equal(n, list[n]);
 }
 
-/* The compute engine's other stream runs 50 operations: whatever could run in this one has. */
-static void let_others_run(struct test_device *d)
+/* The compute engine's other stream runs 50 operations and more: whatever could run in this one
+ * has. */
+static void let_others_run(struct test_marks *marks)
 {
-    int count = 0;
+    struct test_device *d = marks->device;
     for (int i = 0; i < 50; i++)
-        test_count_queue(d, d->streams[UPDATE], &count);
+        test_mark_queue(marks, d->streams[UPDATE], i);
     assert_ok(d->table->stream_sync(d->streams[UPDATE]));
-    assert_int_equal(50, count);
+    for (int i = 0; i < 50; i++)
+        assert_true(test_mark_seen(marks, i));
 }
 
 /* While a stream waits for an event that cannot come yet, the other stream of its engine runs. */
@@ -63,12 +66,14 @@ static void waiting_stream_holds_up_no_other(void **state)
     struct test_device *d = *state;
     struct weir_event *event;
     int blocked = 0;
+    struct test_marks marks;
+    test_marks_open(&marks, d);
     assert_ok(d->table->event_create(d->device, &event));
     struct test_gate *gate = test_gate_queue(d, d->streams[TO_DEVICE]);
     assert_ok(d->table->event_record(d->streams[TO_DEVICE], event));
     assert_ok(d->table->event_wait(d->streams[COMPUTE], event));
     test_count_queue(d, d->streams[COMPUTE], &blocked);
-    let_others_run(d);
+    let_others_run(&marks);
     assert_int_equal(0, blocked);
     bool complete = true;
     assert_ok(d->table->event_query(event, &complete));
@@ -77,6 +82,7 @@ static void waiting_stream_holds_up_no_other(void **state)
     assert_ok(d->table->stream_sync(d->streams[COMPUTE]));
     assert_int_equal(1, blocked);
     d->table->event_destroy(event);
+    test_marks_close(&marks);
 }
 
 /* ---- events */
@@ -110,18 +116,20 @@ static void later_record_does_not_move_an_earlier_wait(void **state)
 {
     struct test_device *d = *state;
     struct weir_event *event;
-    int count = 0;
+    struct test_marks marks;
+    test_marks_open(&marks, d);
     assert_ok(d->table->event_create(d->device, &event));
     assert_ok(d->table->event_record(d->streams[TO_DEVICE], event));
     assert_ok(d->table->event_wait(d->streams[COMPUTE], event));
-    test_count_queue(d, d->streams[COMPUTE], &count);
+    test_mark_queue(&marks, d->streams[COMPUTE], 0);
     struct test_gate *gate = test_gate_queue(d, d->streams[TO_DEVICE]);
     assert_ok(d->table->event_record(d->streams[TO_DEVICE], event));
     assert_ok(d->table->stream_sync(d->streams[COMPUTE]));
-    assert_int_equal(1, count);
+    assert_true(test_mark_seen(&marks, 0));
     test_gate_open(gate);
     assert_ok(d->table->event_sync(event));
     d->table->event_destroy(event);
+    test_marks_close(&marks);
 }
 
 /* A wait that was queued after an event is recorded anew does not pass at the earlier record. */
@@ -130,6 +138,8 @@ static void wait_is_for_the_last_record(void **state)
     struct test_device *d = *state;
     struct weir_event *event, *after;
     bool complete = true;
+    struct test_marks marks;
+    test_marks_open(&marks, d);
     assert_ok(d->table->event_create(d->device, &event));
     assert_ok(d->table->event_create(d->device, &after));
     assert_ok(d->table->event_record(d->streams[TO_DEVICE], event));
@@ -138,7 +148,7 @@ static void wait_is_for_the_last_record(void **state)
     assert_ok(d->table->event_record(d->streams[TO_DEVICE], event));
     assert_ok(d->table->event_wait(d->streams[COMPUTE], event));
     assert_ok(d->table->event_record(d->streams[COMPUTE], after));
-    let_others_run(d);
+    let_others_run(&marks);
     assert_ok(d->table->event_query(after, &complete));
     assert_false(complete);
     test_gate_open(gate);
@@ -147,6 +157,7 @@ static void wait_is_for_the_last_record(void **state)
     assert_true(complete);
     d->table->event_destroy(event);
     d->table->event_destroy(after);
+    test_marks_close(&marks);
 }
 
 /* The same when another stream, which is free to run, records the event anew. */
@@ -155,6 +166,8 @@ static void record_in_another_stream_does_not_free_earlier_waits(void **state)
     struct test_device *d = *state;
     struct weir_event *event, *after;
     bool complete = true;
+    struct test_marks marks;
+    test_marks_open(&marks, d);
     assert_ok(d->table->event_create(d->device, &event));
     assert_ok(d->table->event_create(d->device, &after));
     struct test_gate *gate = test_gate_queue(d, d->streams[TO_DEVICE]);
@@ -162,7 +175,7 @@ static void record_in_another_stream_does_not_free_earlier_waits(void **state)
     assert_ok(d->table->event_wait(d->streams[COMPUTE], event));
     assert_ok(d->table->event_record(d->streams[COMPUTE], after));
     assert_ok(d->table->event_record(d->streams[TO_HOST], event));
-    let_others_run(d);
+    let_others_run(&marks);
     assert_ok(d->table->event_query(after, &complete));
     assert_false(complete);
     test_gate_open(gate);
@@ -170,6 +183,7 @@ static void record_in_another_stream_does_not_free_earlier_waits(void **state)
     assert_ok(d->table->event_sync(event));
     d->table->event_destroy(event);
     d->table->event_destroy(after);
+    test_marks_close(&marks);
 }
 
 /* An event may be destroyed while its record and waits are queued; they still take effect. */
@@ -396,8 +410,10 @@ static void unknown_device_lists_what_was_built(void **state)
 #behaviour, behaviour, test_device_setup, test_device_teardown, NULL                       \
     }
 
-int main(void)
+int main(int argument_count, char **arguments)
 {
+    struct test_variant variants[TEST_VARIANTS];
+    test_variants_choose(argument_count, arguments, variants);
     static const struct CMUnitTest cases[] = {
         CASE(operations_run_in_queueing_order),
         CASE(waiting_stream_holds_up_no_other),
@@ -412,17 +428,20 @@ int main(void)
         CASE(registered_memory_is_pinned),
         CASE(memory_is_bounded_and_counted),
         CASE(pinned_memory_is_aligned),
-        cmocka_unit_test(destroy_and_close_wait_for_what_is_queued),
+        {"destroy_and_close_wait_for_what_is_queued", destroy_and_close_wait_for_what_is_queued,
+         NULL, NULL, NULL},
         cmocka_unit_test(unknown_device_lists_what_was_built),
     };
     int failed = 0;
-    for (size_t v = 0; v < test_variant_count; v++) {
+    for (size_t v = 0; v < TEST_VARIANTS; v++) {
         struct CMUnitTest tests[sizeof cases / sizeof *cases];
         memcpy(tests, cases, sizeof cases);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            tests[i].initial_state = (void *)&test_variants[v];
-        failed += cmocka_run_group_tests_name(test_variants[v].strict ? "device, strict" : "device",
-                                              tests, NULL, NULL);
+            tests[i].initial_state = &variants[v];
+        char group[64];
+        snprintf(group, sizeof group, "%s%s", variants[v].name,
+                 variants[v].strict ? ", strict" : "");
+        failed += cmocka_run_group_tests_name(group, tests, NULL, NULL);
     }
     return failed;
 }

@@ -177,7 +177,7 @@ static void exp_has_the_same_bits_everywhere(void **state)
     float x[1000], y[1000];
     for (int isa = 0; isa < TEST_ISA_COUNT; isa++) {
         struct test_kernels t;
-        if (!test_kernels_open(&t, test_isa_names[isa], 1))
+        if (!test_kernels_open(&t, test_variant_names[isa], 1))
             continue;
         test_kernels_close(&t);
         for (uint32_t i = 0; i < 1000; i++)

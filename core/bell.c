@@ -1,4 +1,4 @@
-#include "core/host_internal.h"
+#include "core/bell.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -7,13 +7,13 @@
 
 #define SLEEPER 1u
 
-uint32_t weir_host_bell_read(struct host_bell *bell)
+uint32_t weir_bell_read(struct weir_bell *bell)
 {
     return atomic_load_explicit(&bell->value, WEIR_HIDDEN_ACQUIRE);
 }
 
 /* One step forward and nobody asleep: who sleeps is woken, who is about to finds another value. */
-void weir_host_bell_ring(struct host_bell *bell)
+void weir_bell_ring(struct weir_bell *bell)
 {
     uint32_t old = atomic_load_explicit(&bell->value, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&bell->value, &old, (old + 2) & ~SLEEPER,
@@ -24,7 +24,7 @@ void weir_host_bell_ring(struct host_bell *bell)
 }
 
 /* Returns at the first ring since `seen` was read, or for no reason: the caller looks again. */
-void weir_host_bell_sleep(struct host_bell *bell, uint32_t seen)
+void weir_bell_sleep(struct weir_bell *bell, uint32_t seen)
 {
     uint32_t old = seen;
     if (atomic_compare_exchange_strong_explicit(&bell->value, &old, seen | SLEEPER,

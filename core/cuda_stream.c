@@ -1,0 +1,286 @@
+#include "core/cuda_internal.h"
+#include "core/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct CUstream_st *weir_cuda_stream(struct weir_stream *stream)
+{
+    return cuda_stream(stream)->stream;
+}
+
+static enum weir_status result(struct cuda_device *device, cudaError_t code, const char *call)
+{
+    return weir_cuda_result(&device->base, (int)code, call);
+}
+
+/* ---- streams */
+
+static struct cuda_device *device_of(struct cuda_stream *stream)
+{
+    return cuda_device(stream->base.device);
+}
+
+enum weir_status weir_cuda_stream_create(struct weir_device *base, enum weir_engine engine,
+                                         const char *name, struct weir_stream **out)
+{
+    (void)engine; /* the hardware has an engine for each direction and finds it by the copy */
+    struct cuda_device *device = cuda_device(base);
+    WEIR_TRY(weir_cuda_enter(device));
+    struct cuda_stream *stream;
+    WEIR_TRY(weir_alloc(&stream, 1, sizeof *stream, "a stream of device \"cuda\""));
+    /* The ring is walked through over many steps: touched now, or resident memory would creep. */
+    for (size_t at = 0; at < sizeof *stream; at += 4096)
+        ((volatile char *)stream)[at] = 0;
+    stream->base.device = base;
+    snprintf(stream->name, sizeof stream->name, "%s", name);
+    enum weir_status status =
+        result(device, cudaStreamCreateWithFlags(&stream->stream, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags");
+    if (status != WEIR_OK) {
+        weir_free(stream);
+        return status;
+    }
+    pthread_mutex_lock(&device->lock);
+    stream->next = device->streams;
+    device->streams = stream;
+    pthread_mutex_unlock(&device->lock);
+    *out = &stream->base;
+    return WEIR_OK;
+}
+
+/* On a failed device cudaStreamSynchronize returns at once, and the calls run after that. */
+static void calls_wait(struct cuda_stream *stream)
+{
+    for (;;) {
+        uint32_t seen = weir_bell_read(&stream->room);
+        if (atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE) == stream->called)
+            break;
+        weir_bell_sleep(&stream->room, seen);
+    }
+    while (atomic_load_explicit(&stream->left, memory_order_acquire) != stream->called)
+        sched_yield();
+}
+
+/* Failures stay with the device; there is nothing to do about them here. */
+static void stream_free(struct cuda_device *device, struct cuda_stream *stream)
+{
+    (void)result(device, cudaStreamSynchronize(stream->stream), "cudaStreamSynchronize");
+    calls_wait(stream);
+    (void)result(device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
+    weir_free(stream);
+}
+
+void weir_cuda_stream_destroy(struct weir_stream *base)
+{
+    if (base == NULL)
+        return;
+    struct cuda_device *device = cuda_device(base->device);
+    pthread_mutex_lock(&device->lock);
+    struct cuda_stream **link = &device->streams;
+    while (&(*link)->base != base)
+        link = &(*link)->next;
+    *link = (*link)->next;
+    pthread_mutex_unlock(&device->lock);
+    stream_free(device, cuda_stream(base));
+}
+
+void weir_cuda_streams_close(struct cuda_device *device)
+{
+    while (device->streams != NULL) {
+        struct cuda_stream *stream = device->streams;
+        device->streams = stream->next;
+        stream_free(device, stream);
+    }
+}
+
+enum weir_status weir_cuda_stream_sync(struct weir_stream *base)
+{
+    struct cuda_stream *stream = cuda_stream(base);
+    struct cuda_device *device = device_of(stream);
+    WEIR_TRY(weir_cuda_enter(device));
+    return result(device, cudaStreamSynchronize(stream->stream), "cudaStreamSynchronize");
+}
+
+/* ---- events */
+
+enum weir_status weir_cuda_event_create(struct weir_device *base, struct weir_event **out)
+{
+    struct cuda_device *device = cuda_device(base);
+    WEIR_TRY(weir_cuda_enter(device));
+    struct weir_event *event;
+    WEIR_TRY(weir_alloc(&event, 1, sizeof *event, "an event of device \"cuda\""));
+    event->device = device;
+    enum weir_status status =
+        result(device, cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming),
+               "cudaEventCreateWithFlags");
+    if (status != WEIR_OK) {
+        weir_free(event);
+        return status;
+    }
+    *out = event;
+    return WEIR_OK;
+}
+
+void weir_cuda_event_destroy(struct weir_event *event)
+{
+    if (event == NULL)
+        return;
+    (void)result(event->device, cudaEventDestroy(event->event), "cudaEventDestroy");
+    weir_free(event);
+}
+
+enum weir_status weir_cuda_event_record(struct weir_stream *base, struct weir_event *event)
+{
+    WEIR_TRY(weir_cuda_enter(event->device));
+    WEIR_TRY(result(event->device, cudaEventRecord(event->event, weir_cuda_stream(base)),
+                    "cudaEventRecord"));
+    event->recorded = true;
+    return WEIR_OK;
+}
+
+enum weir_status weir_cuda_event_wait(struct weir_stream *base, struct weir_event *event)
+{
+    WEIR_TRY(weir_cuda_enter(event->device));
+    if (!event->recorded && event->device->options.strict)
+        return weir_fail(WEIR_ERR_STATE,
+                         "device \"cuda\": event %p is waited for but was never recorded; queue "
+                         "its record first",
+                         (void *)event);
+    return result(event->device, cudaStreamWaitEvent(weir_cuda_stream(base), event->event, 0),
+                  "cudaStreamWaitEvent");
+}
+
+/* After a failure events count as complete, so that who polls for one goes on and finds it. */
+enum weir_status weir_cuda_event_query(struct weir_event *event, bool *complete)
+{
+    *complete = true;
+    WEIR_TRY(weir_cuda_enter(event->device));
+    cudaError_t code = cudaEventQuery(event->event);
+    *complete = code != cudaErrorNotReady;
+    if (*complete)
+        return result(event->device, code, "cudaEventQuery");
+    (void)cudaGetLastError(); /* no failure, but CUDA keeps it as one */
+    return WEIR_OK;
+}
+
+enum weir_status weir_cuda_event_sync(struct weir_event *event)
+{
+    WEIR_TRY(weir_cuda_enter(event->device));
+    return result(event->device, cudaEventSynchronize(event->event), "cudaEventSynchronize");
+}
+
+/* ---- operations */
+
+enum weir_status weir_cuda_copy(struct weir_stream *base, void *destination, const void *source,
+                                uint64_t bytes, enum weir_copy direction)
+{
+    static const enum cudaMemcpyKind kinds[] = {
+        [WEIR_COPY_TO_DEVICE] = cudaMemcpyHostToDevice,
+        [WEIR_COPY_TO_HOST] = cudaMemcpyDeviceToHost,
+        [WEIR_COPY_ON_DEVICE] = cudaMemcpyDeviceToDevice,
+    };
+    struct cuda_stream *stream = cuda_stream(base);
+    struct cuda_device *device = device_of(stream);
+    WEIR_TRY(weir_cuda_enter(device));
+    if (bytes == 0)
+        return WEIR_OK;
+    return result(device,
+                  cudaMemcpyAsync(destination, source, bytes, kinds[direction], stream->stream),
+                  "cudaMemcpyAsync");
+}
+
+enum weir_status weir_cuda_fill(struct weir_stream *base, void *destination, unsigned char value,
+                                uint64_t bytes)
+{
+    struct cuda_stream *stream = cuda_stream(base);
+    struct cuda_device *device = device_of(stream);
+    WEIR_TRY(weir_cuda_enter(device));
+    if (bytes == 0)
+        return WEIR_OK;
+    return result(device, cudaMemsetAsync(destination, value, bytes, stream->stream),
+                  "cudaMemsetAsync");
+}
+
+/* ---- calls */
+
+/* Room is told by hidden orders alone: a call gives its queuer no order (core/device.h). */
+static struct cuda_slot *slot_wait(struct cuda_stream *stream)
+{
+    for (;;) {
+        uint32_t seen = weir_bell_read(&stream->room);
+        uint64_t run = atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE);
+        if (stream->called - run < WEIR_STREAM_DEPTH)
+            return &stream->slots[stream->called % WEIR_STREAM_DEPTH];
+        weir_bell_sleep(&stream->room, seen);
+    }
+}
+
+#define SLOT_WORDS (sizeof(struct cuda_slot) / sizeof(uint64_t))
+_Static_assert(sizeof(struct cuda_slot) % sizeof(uint64_t) == 0, "slots travel as words");
+
+/* Only hidden orders tell that the slot's former call has run. */
+WEIR_TSAN_BLIND static void slot_write(struct cuda_slot *slot, const uint64_t *words)
+{
+    volatile uint64_t *to = (volatile uint64_t *)slot;
+    for (size_t i = 0; i < SLOT_WORDS; i++)
+        to[i] = words[i];
+}
+
+static void slot_run(struct cuda_slot *slot)
+{
+#if WEIR_TSAN
+    for (size_t i = 0; i < slot->range_count; i++)
+        weir_tsan_range(slot->ranges[i].bytes, slot->ranges[i].byte_count, slot->ranges[i].written);
+#endif
+    slot->fn(slot->argument);
+}
+
+/* Also after a failure of the device: a thread may sleep until its call wakes it, and finds the
+ * failure then. */
+static void CUDART_CB callback(cudaStream_t on, cudaError_t status, void *argument)
+{
+    (void)on, (void)status;
+    struct cuda_slot *slot = argument;
+    struct cuda_stream *stream = slot->stream;
+    slot_run(slot);
+    uint64_t run = atomic_load_explicit(&stream->run, memory_order_relaxed) + 1;
+    atomic_store_explicit(&stream->run, run, WEIR_HIDDEN_RELEASE);
+    weir_bell_ring(&stream->room);
+    atomic_store_explicit(&stream->left, run, memory_order_release);
+}
+
+enum weir_status weir_cuda_call(struct weir_stream *base, weir_call_fn *fn, const void *argument,
+                                size_t argument_bytes, const struct weir_range *ranges,
+                                size_t range_count)
+{
+    struct cuda_stream *stream = cuda_stream(base);
+    struct cuda_device *device = device_of(stream);
+    WEIR_TRY(weir_cuda_enter(device));
+    if (argument_bytes > WEIR_CALL_BYTES || range_count > WEIR_CALL_RANGES)
+        return weir_fail(WEIR_ERR_ARG,
+                         "stream \"%s\": call with %zu argument bytes and %zu ranges, at most %d "
+                         "and %d",
+                         stream->name, argument_bytes, range_count, WEIR_CALL_BYTES,
+                         WEIR_CALL_RANGES);
+    struct cuda_slot filled = {.stream = stream, .fn = fn};
+    if (argument_bytes > 0)
+        memcpy(filled.argument, argument, argument_bytes);
+#if WEIR_TSAN
+    if (range_count > 0)
+        memcpy(filled.ranges, ranges, range_count * sizeof *ranges);
+    filled.range_count = range_count;
+#else
+    (void)ranges;
+#endif
+    uint64_t words[SLOT_WORDS];
+    memcpy(words, &filled, sizeof words);
+    struct cuda_slot *slot = slot_wait(stream);
+    slot_write(slot, words);
+    /* Not cudaLaunchHostFunc: after a failure that one never runs the function, so the slot would
+     * stay taken and whoever waits for the call would sleep for ever. */
+    WEIR_TRY(result(device, cudaStreamAddCallback(stream->stream, callback, slot, 0),
+                    "cudaStreamAddCallback"));
+    stream->called++;
+    return WEIR_OK;
+}
