@@ -1,4 +1,4 @@
-/* Embedding rows of the host instance, the table in one piece and in several. */
+/* Embedding rows, the table in one piece and in several. */
 #include "tests/support_op.h"
 
 #include <math.h>
@@ -13,8 +13,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 0, VOCAB, true},    {33, 31, 0, VOCAB, false}, {127, 33, 0, 12, true},
-    {127, 300, 12, 12, false}, {127, 33, 24, 13, true},   {500, 257, 5, 1, true},
+    {1, 1, 0, VOCAB, true},     {33, 31, 0, VOCAB, false},   {127, 33, 0, 12, true},
+    {127, 300, 12, 12, false},  {127, 33, 24, 13, true},     {500, 257, 5, 1, true},
+    {4097, 8, 0, VOCAB, false}, /* some id more than once in each thousand */
+    {3000, 1, 30, 7, true},     {31, 4097, 0, VOCAB, false}, {5, 1032, 0, VOCAB, true},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 
