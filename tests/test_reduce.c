@@ -8,16 +8,19 @@
 
 #define MOST_ELEMENTS (4u * WEIR_SEGMENT_ELEMENTS)
 
-static const uint32_t counts[] = {65536, 1, 2047, 2048, 50001, 17};
-#define SEGMENT_COUNT 6
+/* Elements of each segment of a window. */
+struct shape {
+    uint32_t segment_count, counts[WEIR_WINDOW_SEGMENTS];
+};
+static const struct shape uneven = {6, {65536, 1, 2047, 2048, 50001, 17}};
 
-static uint32_t segments_fill(struct weir_window_segment *segments)
+static uint32_t segments_fill(const struct shape *shape, struct weir_window_segment *segments)
 {
     uint32_t offset = 0;
-    for (uint32_t s = 0; s < SEGMENT_COUNT; s++) {
-        uint32_t padded = (counts[s] + 2047) / 2048 * 2048;
+    for (uint32_t s = 0; s < shape->segment_count; s++) {
+        uint32_t padded = (shape->counts[s] + 2047) / 2048 * 2048;
         segments[s] = (struct weir_window_segment){
-            .offset = offset, .count = counts[s], .padded_count = padded};
+            .offset = offset, .count = shape->counts[s], .padded_count = padded};
         offset += padded;
     }
     return offset;
@@ -61,28 +64,58 @@ static void segment_check(const struct weir_window_segment *segment, enum weir_d
     assert_true(same_double(squares_by_definition(rounded, segment->count), partial));
 }
 
-static void window_check(struct test_kernels *t, enum weir_dtype dtype, const float *before,
-                         float *grad, double *partials)
+static void window_check(struct test_kernels *t, const struct shape *shape, enum weir_dtype dtype,
+                         const float *before, float *grad, double *partials)
 {
-    struct weir_reduce_args a = {
-        .grad_dtype = dtype, .grad = grad, .partials = partials, .segment_count = SEGMENT_COUNT};
-    uint32_t elements = segments_fill(a.segments);
+    struct weir_reduce_args a = {.grad_dtype = dtype,
+                                 .grad = grad,
+                                 .partials = partials,
+                                 .segment_count = shape->segment_count};
+    uint32_t elements = segments_fill(shape, a.segments);
+    assert_true(elements <= MOST_ELEMENTS);
     memcpy(grad, before, elements * sizeof *grad);
-    partials[SEGMENT_COUNT] = -1;
+    partials[shape->segment_count] = -1;
     assert_ok(t->table->reduce(t->kernels, t->stream, &a));
     test_kernels_wait(t);
-    for (uint32_t s = 0; s < SEGMENT_COUNT; s++)
+    for (uint32_t s = 0; s < shape->segment_count; s++)
         segment_check(&a.segments[s], dtype, before, grad, partials[s]);
-    assert_true(partials[SEGMENT_COUNT] == -1);
+    assert_true(partials[shape->segment_count] == -1);
 }
 
-/* A window of uneven segments becomes dense, rounded to nearest even, with zero padding and the
- * defined sums, to the bit, on each instruction set, in both dtypes, with one thread and with two.
+/* A few that are rounded in place and move far, over each other or over themselves; then drawn
+ * ones.
  */
+static uint32_t shapes_make(struct test_random *random, struct shape *shapes, uint32_t most)
+{
+    static const struct shape given[] = {
+        {1, {3000}},
+        {4, {17, 65536, 65536, 50001}},
+        {3, {2048, 65535, 1}},
+        {16, {64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64}},
+        {5, {4097, 2049, 127, 33, 31}},
+    };
+    uint32_t count = 0;
+    shapes[count++] = uneven;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        shapes[count++] = given[i];
+    for (uint32_t draw = 0; draw < test_draws(20) && count < most; draw++) {
+        struct shape *shape = &shapes[count++];
+        shape->segment_count = (uint32_t)test_random_below(random, WEIR_WINDOW_SEGMENTS) + 1;
+        for (uint32_t s = 0; s < shape->segment_count; s++)
+            shape->counts[s] = (uint32_t)test_random_below(random, 1u << (10 + s % 4)) + 1;
+    }
+    return count;
+}
+
+/* Windows of uneven segments become dense, rounded to nearest even, with zero padding and the
+ * defined sums, to the bit, on each instruction set and on cuda, in both dtypes, with one thread
+ * and with two. */
 static void windows_match_the_definition(void **state)
 {
     (void)state;
     struct test_random random = test_random_open(31);
+    struct shape shapes[40];
+    uint32_t shape_count = shapes_make(&random, shapes, 40);
     float *before = malloc(MOST_ELEMENTS * sizeof *before);
     assert_non_null(before);
     for (uint32_t i = 0; i < MOST_ELEMENTS; i++)
@@ -94,9 +127,12 @@ static void windows_match_the_definition(void **state)
             if (!test_kernels_open(&t, test_variant_names[variant], threads))
                 continue;
             float *grad = test_kernels_memory(&t, MOST_ELEMENTS * sizeof *grad);
-            double *partials = test_kernels_memory(&t, (SEGMENT_COUNT + 1) * sizeof *partials);
-            window_check(&t, WEIR_BF16, before, grad, partials);
-            window_check(&t, WEIR_FP32, before, grad, partials);
+            double *partials =
+                test_kernels_memory(&t, (WEIR_WINDOW_SEGMENTS + 1) * sizeof *partials);
+            for (uint32_t s = (uint32_t)threads - 1; s < shape_count; s += 2) {
+                window_check(&t, &shapes[s], WEIR_BF16, before, grad, partials);
+                window_check(&t, &shapes[s], WEIR_FP32, before, grad, partials);
+            }
             test_kernels_close(&t);
         }
     free(before);
@@ -109,21 +145,21 @@ static void not_finite_shows_in_its_segment(void **state)
     struct test_kernels t;
     assert_true(test_kernels_open(&t, NULL, 2));
     float *grad = test_kernels_memory(&t, MOST_ELEMENTS * sizeof *grad);
-    double *partials = test_kernels_memory(&t, SEGMENT_COUNT * sizeof *partials);
+    double *partials = test_kernels_memory(&t, uneven.segment_count * sizeof *partials);
     static const float poison[] = {INFINITY, -INFINITY, NAN, 3.4028235e38f};
     for (int p = 0; p < 4; p++) {
         struct weir_reduce_args a = {.grad_dtype = WEIR_BF16,
                                      .grad = grad,
                                      .partials = partials,
-                                     .segment_count = SEGMENT_COUNT};
-        uint32_t elements = segments_fill(a.segments);
+                                     .segment_count = uneven.segment_count};
+        uint32_t elements = segments_fill(&uneven, a.segments);
         for (uint32_t i = 0; i < elements; i++)
             grad[i] = 1;
         grad[a.segments[4].offset + 4321] = poison[p];
         assert_ok(t.table->reduce(t.kernels, t.stream, &a));
         test_kernels_wait(&t);
-        for (uint32_t s = 0; s < SEGMENT_COUNT; s++)
-            assert_int_equal(s != 4, isfinite(partials[s]) && partials[s] == counts[s]);
+        for (uint32_t s = 0; s < uneven.segment_count; s++)
+            assert_int_equal(s != 4, isfinite(partials[s]) && partials[s] == uneven.counts[s]);
     }
     test_kernels_close(&t);
 }
@@ -137,13 +173,14 @@ static void clear_residual_keeps_the_moments(void **state)
     unsigned char *bytes = test_kernels_memory(&t, MOST_ELEMENTS * 10ull);
     for (int dtype = WEIR_BF16; dtype <= WEIR_FP32; dtype++) {
         struct weir_clear_residual_args a = {
-            .dtype = (enum weir_dtype)dtype, .state = bytes, .segment_count = SEGMENT_COUNT};
-        uint64_t state_bytes = segments_fill(a.segments) * (dtype == WEIR_BF16 ? 10ull : 8ull);
+            .dtype = (enum weir_dtype)dtype, .state = bytes, .segment_count = uneven.segment_count};
+        uint64_t state_bytes =
+            segments_fill(&uneven, a.segments) * (dtype == WEIR_BF16 ? 10ull : 8ull);
         memset(bytes, 0x77, state_bytes + 1);
         assert_ok(t.table->clear_residual(t.kernels, t.stream, &a));
         test_kernels_wait(&t);
         uint64_t at = 0;
-        for (uint32_t s = 0; s < SEGMENT_COUNT; s++) {
+        for (uint32_t s = 0; s < uneven.segment_count; s++) {
             uint64_t cleared = dtype == WEIR_BF16 ? a.segments[s].padded_count * 2ull : 0;
             for (uint64_t i = 0; i < cleared + a.segments[s].padded_count * 8ull; i++)
                 if (bytes[at++] != (i < cleared ? 0 : 0x77))
