@@ -27,7 +27,7 @@ endif()
 file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
 file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
-# Warnings are errors on both sides; no exceptions, so that C programs need no C++ library.
+# Warnings are errors on both sides.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
 target_compile_options(weir_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti>"
@@ -43,8 +43,8 @@ foreach(stem adam cast reduce)
                               --fmad=false)
 endforeach()
 
-# One object of C linkage: who links the library in a C program needs neither nvcc nor C++, and
-# what nvcc names (stubs, fat binaries) is nobody else's business.
+# One object, so that a program is linked as C and what nvcc names (stubs, fat binaries) is nobody
+# else's business.
 set(WEIR_CUDA_OBJECT ${CMAKE_BINARY_DIR}/weir_cuda.o)
 add_custom_command(
   OUTPUT ${WEIR_CUDA_OBJECT}
@@ -53,4 +53,4 @@ add_custom_command(
   DEPENDS weir_cuda $<TARGET_OBJECTS:weir_cuda>
   COMMAND_EXPAND_LISTS VERBATIM)
 set_source_files_properties(${WEIR_CUDA_OBJECT} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt)
+set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt stdc++) # nvcc's stubs guard their statics
