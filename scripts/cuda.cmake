@@ -27,10 +27,11 @@ endif()
 file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
 file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
-# Warnings are errors on both sides.
+# Warnings are errors on both sides. No exceptions, and launches without static handles and their
+# guards, so that C programs need no C++ library.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
 target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti -D__NV_LEGACY_LAUNCH>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
 target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
@@ -53,4 +54,4 @@ add_custom_command(
   DEPENDS weir_cuda $<TARGET_OBJECTS:weir_cuda>
   COMMAND_EXPAND_LISTS VERBATIM)
 set_source_files_properties(${WEIR_CUDA_OBJECT} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt stdc++) # nvcc's stubs guard their statics
+set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt)

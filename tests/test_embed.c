@@ -82,7 +82,8 @@ static void forward_copies_rows_of_the_piece(void **state)
                                         .out_count = 1,
                                         .shape = s,
                                         .run = forward_run,
-                                        .expect = forward_expect},
+                                        .expect = forward_expect,
+                                        .same_bits = true},
                       i);
     }
 }
@@ -137,7 +138,8 @@ static void backward_sums_in_token_order(void **state)
                               .out_count = 1,
                               .shape = s,
                               .run = backward_run,
-                              .expect = backward_expect},
+                              .expect = backward_expect,
+                              .same_bits = true},
             10 + i);
     }
 }
