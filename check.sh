@@ -47,7 +47,7 @@ for step in "${steps[@]}"; do
     say "$step"
     case $step in
     form)
-        git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+        git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
         scripts/rules.py
         ;;
     dev) run_preset dev 100 ;;
@@ -57,8 +57,7 @@ for step in "${steps[@]}"; do
     tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp history_size=4" run_preset tsan 8 ;;
     lint)
         cmake --preset clang >/dev/null
-        git ls-files 'core/*.c' 'alloc/*.c' 'io/*.c' 'kernels/*.c' 'offload/*.c' 'zero/*.c' 'examples/*.c' |
-            xargs -P 2 -n 4 clang-tidy -quiet -p build/clang
+        scripts/lint.py build/clang | xargs -P 2 -n 4 clang-tidy -quiet -p build/clang/lint
         ;;
     fuzz) run_fuzzers ;;
     mutants) tests/mutate_waits.sh ;;

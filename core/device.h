@@ -71,6 +71,7 @@ struct weir_device_info {
     char name[96];
     uint64_t memory_bytes, memory_used_bytes, memory_peak_bytes;
     bool calls_run_on_cpu; /* kernels are weir_call_fn on the engine thread (host) */
+    bool reaches_host;     /* kernels may read and write pinned host memory */
 };
 
 struct weir_device_table {

@@ -39,7 +39,8 @@ static void host_info(struct weir_device *base, struct weir_device_info *out)
 {
     struct host_device *device = host_device(base);
     *out = (struct weir_device_info){.memory_bytes = device->options.memory_bytes,
-                                     .calls_run_on_cpu = true};
+                                     .calls_run_on_cpu = true,
+                                     .reaches_host = true};
     snprintf(out->name, sizeof out->name, "host%s", device->options.strict ? " (strict)" : "");
     pthread_mutex_lock(&device->lock);
     out->memory_used_bytes = device->used_bytes;

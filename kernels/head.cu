@@ -8,15 +8,17 @@ namespace
 {
 
 constexpr int32_t masked = -100;
-constexpr uint32_t threads = 256, pack = 4, each = WEIR_TILE_ROWS / (threads * pack);
-constexpr uint32_t step = threads * pack * each; /* a whole tile */
+constexpr uint32_t threads = 256, pack = 4,
+                   each =
+                       WEIR_TILE_ROWS / (threads * pack); /* a whole tile in a block's registers */
 
 template <bool whole> __global__ void __launch_bounds__(threads) stats_rows(const weir_head_args a)
 {
     __shared__ float partial_max[WEIR_WARP], partial_sum[WEIR_WARP];
-    const uint32_t row = blockIdx.x, width = a.tile_rows;
+    const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
+    const uint32_t width = row < a.rows ? a.tile_rows : 0, step = blockDim.x * pack * each;
     const float *logits = a.logits + (uint64_t)row * width;
-    const float before = a.first ? weir_row_max::neutral : a.max[row];
+    const float before = a.first || width == 0 ? weir_row_max::neutral : a.max[row];
     float l[each][pack], max = before, sum = 0;
     for (uint32_t first = 0; first < width; first += step) {
         weir_row_load_share<whole>(logits, first, width, l, weir_row_max::neutral);
@@ -37,7 +39,7 @@ template <bool whole> __global__ void __launch_bounds__(threads) stats_rows(cons
                 sum += expf(l[j][i] - max);
     }
     sum = weir_row_fold<weir_row_add>(sum, partial_sum);
-    if (threadIdx.x > 0)
+    if (width == 0 || threadIdx.x > 0)
         return;
     a.sum[row] = a.first ? sum : a.sum[row] * expf(before - max) + sum;
     a.max[row] = max;
@@ -69,7 +71,10 @@ __global__ void __launch_bounds__(threads) loss_rows(const weir_head_args a)
 template <class T, bool whole>
 __global__ void __launch_bounds__(threads) grad_rows(const weir_head_args a)
 {
-    const uint32_t row = blockIdx.x, width = a.tile_rows;
+    const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
+    const uint32_t width = a.tile_rows, step = blockDim.x * pack * each;
+    if (row >= a.rows)
+        return;
     const float *logits = a.logits + (uint64_t)row * width;
     T *dlogits = static_cast<T *>(a.dlogits) + (uint64_t)row * width;
     const bool counts = a.targets[row] != masked;
@@ -81,7 +86,7 @@ __global__ void __launch_bounds__(threads) grad_rows(const weir_head_args a)
             weir_row_load_share<whole>(logits, first, width, l);
 #pragma unroll
         for (uint32_t j = 0; j < each; j++) {
-            const uint32_t at = first + (j * threads + threadIdx.x) * pack;
+            const uint32_t at = first + (j * blockDim.x + threadIdx.x) * pack;
             float d[pack] = {};
 #pragma unroll
             for (uint32_t i = 0; i < pack; i++)
@@ -97,7 +102,8 @@ template <class T> enum weir_status grad(struct weir_stream *stream, const weir_
     bool whole =
         a->tile_rows % pack == 0 && weir_aligned16(a->logits) && weir_aligned16(a->dlogits);
     auto head_grad = whole ? grad_rows<T, true> : grad_rows<T, false>;
-    return WEIR_LAUNCH(stream, head_grad, dim3(a->rows), threads, 0, *a);
+    dim3 block = weir_row_block(a->tile_rows, pack * each, threads);
+    return WEIR_LAUNCH(stream, head_grad, dim3(weir_ceil_divide(a->rows, block.y)), block, 0, *a);
 }
 
 } // namespace
@@ -109,7 +115,8 @@ enum weir_status weir_cuda_head_stats(struct weir_kernels *, struct weir_stream 
         return WEIR_OK;
     bool whole = a->tile_rows % pack == 0 && weir_aligned16(a->logits);
     auto head_stats = whole ? stats_rows<true> : stats_rows<false>;
-    return WEIR_LAUNCH(stream, head_stats, dim3(a->rows), threads, 0, *a);
+    dim3 block = weir_row_block(a->tile_rows, pack * each, threads);
+    return WEIR_LAUNCH(stream, head_stats, dim3(weir_ceil_divide(a->rows, block.y)), block, 0, *a);
 }
 
 enum weir_status weir_cuda_head_loss(struct weir_kernels *, struct weir_stream *stream,

@@ -1,6 +1,7 @@
 /*
- * A discrete-event walk of a plan: one server a lane; read and write share the drive, and on the
- * host device updates and reductions share the cores with compute.
+ * A discrete-event walk of a plan: one server a lane; read and write share the drive, on the host
+ * device updates and reductions share the cores with compute, and a GPU's updates of host memory
+ * share the link with what travels to the device.
  */
 #include "offload/cost.h"
 #include "core/memory.h"
@@ -49,7 +50,8 @@ static double op_seconds(const struct walk *w, const struct weir_op *op)
     case WEIR_LANE_TO_HOST:
         return bytes / c->to_host_bytes_per_s;
     case WEIR_LANE_UPDATE:
-        return bytes / c->update_bytes_per_s;
+        return bytes / (w->plan->choice.update_over_link ? c->link_update_bytes_per_s
+                                                         : c->update_bytes_per_s);
     case WEIR_LANE_COLLECTIVE:
         return bytes / c->device_update_bytes_per_s;
     case WEIR_LANE_COMPUTE:
@@ -72,6 +74,8 @@ static uint32_t server_of(const struct walk *w, uint32_t lane)
         return WEIR_LANE_READ;
     if (w->cost->update_on_compute && (lane == WEIR_LANE_COLLECTIVE || lane == WEIR_LANE_COMPUTE))
         return WEIR_LANE_UPDATE;
+    if (w->plan->choice.update_over_link && lane == WEIR_LANE_UPDATE)
+        return WEIR_LANE_TO_DEVICE;
     return lane;
 }
 

@@ -123,15 +123,17 @@ static enum weir_status stream_begin(struct weir_replay *r, const struct weir_op
     for (uint32_t i = 0; i < op->wait_count; i++) {
         struct weir_lane_state *on = &r->lanes[op->waits[i].lane];
         uint32_t count = op->waits[i].count;
-        if (on != lane && on->stream && count > on->complete)
-            WEIR_TRY(lane->table->event_wait(lane->stream, weir_lane_event(on, count - 1)));
+        if (on != lane && on->queue->stream && count > on->complete)
+            WEIR_TRY(lane->queue->table->event_wait(lane->queue->stream,
+                                                    weir_lane_event(on, count - 1)));
     }
     if (moves(r, op))
-        WEIR_TRY(stream_op_time(r, op, lane->stream));
-    WEIR_TRY(lane->table->event_record(lane->stream, weir_lane_event(lane, lane->begun)));
+        WEIR_TRY(stream_op_time(r, op, lane->queue->stream));
+    WEIR_TRY(
+        lane->queue->table->event_record(lane->queue->stream, weir_lane_event(lane, lane->begun)));
     if (r->score->wakes[op - r->score->plan->ops])
-        WEIR_TRY(
-            lane->table->call(lane->stream, wake, &r->options.io, sizeof r->options.io, NULL, 0));
+        WEIR_TRY(lane->queue->table->call(lane->queue->stream, wake, &r->options.io,
+                                          sizeof r->options.io, NULL, 0));
     return WEIR_OK;
 }
 
@@ -152,13 +154,13 @@ static enum weir_status lane_advance(struct weir_replay *r, uint32_t lane_index,
     if (!waits_met(r, op))
         return WEIR_OK;
     bool left_out = !moves(r, op);
-    if (lane->stream)
+    if (lane->queue->stream)
         WEIR_TRY(stream_begin(r, op));
     else if (!left_out)
         WEIR_TRY(transfer_begin(r, op, lane->begun));
     weir_replay_note(r, WEIR_LOG_OP, (size_t)(op - r->score->plan->ops), left_out);
     lane->begun++;
-    if (!lane->stream && left_out)
+    if (!lane->queue->stream && left_out)
         io_finish(lane, lane->begun - 1);
     *moved = true;
     return WEIR_OK;
@@ -169,9 +171,10 @@ static enum weir_status lanes_poll(struct weir_replay *r)
 {
     for (uint32_t l = 0; l < WEIR_LANE_COMPUTE; l++) {
         struct weir_lane_state *lane = &r->lanes[l];
-        bool passed = lane->stream != NULL;
+        bool passed = lane->queue->stream != NULL;
         while (passed && lane->complete < lane->begun) {
-            WEIR_TRY(lane->table->event_query(weir_lane_event(lane, lane->complete), &passed));
+            WEIR_TRY(
+                lane->queue->table->event_query(weir_lane_event(lane, lane->complete), &passed));
             lane->complete += passed;
         }
     }

@@ -79,9 +79,9 @@ static void add_head(struct text *text, const struct weir_plan *plan,
     add_key(text, plan->key);
     add(text, "counts stages %u ops %zu uses %zu scratches %zu mail %zu\n", plan->stage_count,
         plan->op_count, plan->use_count, plan->scratch_count, plan->mail_count);
-    add(text, "choice lead %u ring %llu homes %llu\n", plan->choice.lead,
+    add(text, "choice lead %u ring %llu homes %llu link %u\n", plan->choice.lead,
         (unsigned long long)plan->choice.ring_bytes,
-        (unsigned long long)plan->choice.device_home_bytes);
+        (unsigned long long)plan->choice.device_home_bytes, plan->choice.update_over_link);
     add(text, "bytes ring %llu device %llu host %llu nvme %llu refused %llu wait %llu %llu %llu\n",
         (unsigned long long)plan->ring_bytes, (unsigned long long)plan->device_transient_bytes,
         (unsigned long long)plan->host_transient_bytes, (unsigned long long)plan->nvme_bytes,

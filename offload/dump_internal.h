@@ -6,7 +6,7 @@
  *     weir-plan 1
  *     key train
  *     counts stages 12 ops 96 uses 30 scratches 4 mail 0
- *     choice lead 2 ring 32768 homes 0
+ *     choice lead 2 ring 32768 homes 0 link 0
  *     bytes ring 32768 device 180224 host 90112 nvme 905216 refused 0 wait 0 4096 0
  *     homes device 180224 180224 host 90112 90112 nvme 901120
  *     home 0 0 nvme:0+4096 nvme:8192+4096 nvme:16384+20480      thing, window: weight, grad, state

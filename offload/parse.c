@@ -229,11 +229,15 @@ static enum weir_status counts_read(struct reader *r)
 static enum weir_status bytes_read(struct reader *r)
 {
     struct weir_plan *plan = r->plan;
+    uint32_t over_link;
     WEIR_TRY(take_literal(r, "choice"));
     WEIR_TRY(take_literal(r, "lead"));
     WEIR_TRY(take_u32(r, "lead", UINT32_MAX, &plan->choice.lead));
     WEIR_TRY(take_named(r, "ring", &plan->choice.ring_bytes));
     WEIR_TRY(take_named(r, "homes", &plan->choice.device_home_bytes));
+    WEIR_TRY(take_literal(r, "link"));
+    WEIR_TRY(take_u32(r, "link", 1, &over_link));
+    plan->choice.update_over_link = over_link == 1;
     WEIR_TRY(line_end(r));
     WEIR_TRY(take_literal(r, "bytes"));
     WEIR_TRY(take_named(r, "ring", &plan->ring_bytes));

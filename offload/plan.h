@@ -96,6 +96,7 @@ struct weir_plan_choice {
     uint64_t device_home_bytes; /* most bytes of homes on the device */
     /* most bytes of optional tensors that wait in host memory, and on NVMe */
     uint64_t optional_host_bytes, optional_nvme_bytes;
+    bool update_over_link; /* states in host memory: by the device, not by the cores beside it */
 };
 
 struct weir_plan {

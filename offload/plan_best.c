@@ -205,6 +205,16 @@ static enum weir_status leads_try(struct contest *c)
     return WEIR_OK;
 }
 
+/* A GPU beside few or slow cores may do their updates across the link. */
+static enum weir_status link_try(struct contest *c)
+{
+    struct weir_plan_choice choice = c->best[0]->choice;
+    if (c->cost->update_on_compute || !(c->cost->link_update_bytes_per_s > 0))
+        return WEIR_OK;
+    choice.update_over_link = true;
+    return try_choice(c, &choice);
+}
+
 /* A ring that holds a block's gradient takes what leaves off a crowded device before it is written.
  */
 static enum weir_status ring_try(struct contest *c)
@@ -253,6 +263,7 @@ static enum weir_status contest_run(struct contest *c)
         return frugal_run(c, choice.lead);
     WEIR_TRY(leads_try(c));
     WEIR_TRY(optionals_try(c));
+    WEIR_TRY(link_try(c));
     return ring_try(c);
 }
 

@@ -88,30 +88,41 @@ uint64_t weir_score_bytes(const struct weir_plan *plan, const struct weir_trace 
            trace->put_get_count * sizeof(struct weir_get_order);
 }
 
-static enum weir_status lane_open(struct weir_replay *r, uint32_t lane, enum weir_engine engine,
-                                  const char *name)
+static enum weir_status queue_open(struct weir_lane_queue *queue, struct weir_device *device,
+                                   enum weir_engine engine, const char *name)
 {
-    struct weir_lane_state *state = &r->lanes[lane];
-    struct weir_device *device = r->options.device;
-    if (lane == WEIR_LANE_UPDATE && r->options.updater)
-        device = r->options.updater;
-    state->table = device->table;
-    if (lane == WEIR_LANE_COMPUTE)
-        state->stream = r->options.compute;
-    else
-        WEIR_TRY(state->table->stream_create(device, engine, name, &state->stream));
+    queue->table = device->table;
+    if (!queue->stream)
+        WEIR_TRY(queue->table->stream_create(device, engine, name, &queue->stream));
     for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
-        WEIR_TRY(state->table->event_create(device, &state->events[i]));
+        WEIR_TRY(queue->table->event_create(device, &queue->events[i]));
     return WEIR_OK;
 }
 
-static enum weir_status lanes_open(struct weir_replay *r)
+static void queue_close(struct weir_lane_queue *queue, bool borrowed)
 {
-    WEIR_TRY(lane_open(r, WEIR_LANE_TO_DEVICE, WEIR_ENGINE_TO_DEVICE, "to-device"));
-    WEIR_TRY(lane_open(r, WEIR_LANE_TO_HOST, WEIR_ENGINE_TO_HOST, "to-host"));
-    WEIR_TRY(lane_open(r, WEIR_LANE_UPDATE, WEIR_ENGINE_COMPUTE, "update"));
-    WEIR_TRY(lane_open(r, WEIR_LANE_COLLECTIVE, WEIR_ENGINE_COMPUTE, "collective"));
-    return lane_open(r, WEIR_LANE_COMPUTE, WEIR_ENGINE_COMPUTE, "compute");
+    if (queue->stream && !borrowed)
+        queue->table->stream_destroy(queue->stream);
+    for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
+        if (queue->events[i])
+            queue->table->event_destroy(queue->events[i]);
+}
+
+static enum weir_status queues_open(struct weir_replay *r)
+{
+    struct weir_device *device = r->options.device, *updater = r->options.updater;
+    struct weir_lane_queue *queues = r->queues;
+    for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++)
+        r->lanes[l].queue = &queues[l];
+    queues[WEIR_LANE_COMPUTE].stream = r->options.compute;
+    WEIR_TRY(queue_open(&queues[WEIR_LANE_COMPUTE], device, WEIR_ENGINE_COMPUTE, "compute"));
+    WEIR_TRY(queue_open(&queues[WEIR_LANE_TO_DEVICE], device, WEIR_ENGINE_TO_DEVICE, "to-device"));
+    WEIR_TRY(queue_open(&queues[WEIR_LANE_TO_HOST], device, WEIR_ENGINE_TO_HOST, "to-host"));
+    WEIR_TRY(queue_open(&queues[WEIR_LANE_COLLECTIVE], device, WEIR_ENGINE_COMPUTE, "collective"));
+    WEIR_TRY(queue_open(&queues[WEIR_LANE_UPDATE], updater ? updater : device, WEIR_ENGINE_COMPUTE,
+                        "update"));
+    return updater ? queue_open(&r->link_queue, device, WEIR_ENGINE_COMPUTE, "link update")
+                   : WEIR_OK;
 }
 
 static enum weir_status driver_start(struct weir_replay *r)
@@ -132,7 +143,7 @@ enum weir_status weir_replay_open(struct weir_replay **out,
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     pthread_mutex_init(&r->sticky.lock, NULL);
-    enum weir_status status = lanes_open(r);
+    enum weir_status status = queues_open(r);
     if (status == WEIR_OK)
         status = driver_start(r);
     if (status != WEIR_OK) {
@@ -159,14 +170,9 @@ void weir_replay_close(struct weir_replay *r)
         return;
     if (r->driver_started)
         driver_stop(r);
-    for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++) {
-        struct weir_lane_state *lane = &r->lanes[l];
-        if (lane->stream && l != WEIR_LANE_COMPUTE)
-            lane->table->stream_destroy(lane->stream);
-        for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
-            if (lane->events[i])
-                lane->table->event_destroy(lane->events[i]);
-    }
+    for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++)
+        queue_close(&r->queues[l], l == WEIR_LANE_COMPUTE);
+    queue_close(&r->link_queue, false);
     pthread_mutex_destroy(&r->sticky.lock);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
@@ -186,6 +192,9 @@ enum weir_status weir_replay_begin(struct weir_replay *r, struct weir_score *sco
         r->lanes[l].count = score->first[l + 1] - score->first[l];
         r->lanes[l].begun = r->lanes[l].complete = 0;
     }
+    r->lanes[WEIR_LANE_UPDATE].queue = score->plan->choice.update_over_link && r->options.updater
+                                           ? &r->link_queue
+                                           : &r->queues[WEIR_LANE_UPDATE];
     if (score->times) {
         memset(score->times, 0, score->plan->op_count * sizeof *score->times);
         score->begin_ns = weir_now_ns();

@@ -46,16 +46,16 @@ enum weir_status weir_replay_seal(struct weir_replay *r)
     if (compute->begun == r->opened_count)
         return WEIR_OK;
     if (compute->begun - compute->complete == WEIR_LANE_SLOTS) {
-        WEIR_TRY(compute->table->event_sync(weir_lane_event(compute, compute->complete)));
+        WEIR_TRY(compute->queue->table->event_sync(weir_lane_event(compute, compute->complete)));
         pthread_mutex_lock(&r->lock);
         compute->complete++;
         pthread_mutex_unlock(&r->lock);
     }
     struct weir_op_time *time = stage_time(r, compute->begun);
-    WEIR_TRY(weir_replay_stamp(compute->stream, time ? &time->end_ns : NULL));
+    WEIR_TRY(weir_replay_stamp(compute->queue->stream, time ? &time->end_ns : NULL));
     pthread_mutex_lock(&r->lock);
-    enum weir_status status =
-        compute->table->event_record(compute->stream, weir_lane_event(compute, compute->begun));
+    enum weir_status status = compute->queue->table->event_record(
+        compute->queue->stream, weir_lane_event(compute, compute->begun));
     if (status == WEIR_OK) /* else nobody may wait for what the event held before */
         compute->begun++;
     pthread_mutex_unlock(&r->lock);
@@ -76,7 +76,8 @@ static enum weir_status stage_waits(struct weir_replay *r, const struct weir_op 
         if (r->failed)
             return weir_sticky_raise(&r->sticky);
         if (on != compute && count > on->complete)
-            WEIR_TRY(compute->table->event_wait(compute->stream, weir_lane_event(on, count - 1)));
+            WEIR_TRY(compute->queue->table->event_wait(compute->queue->stream,
+                                                       weir_lane_event(on, count - 1)));
     }
     return WEIR_OK;
 }

@@ -39,14 +39,19 @@ struct weir_score {
     struct weir_get_order *gets;         /* of the step; as many as the trace has puts and gets */
 };
 
+/* What serves a lane's ops in order. */
+struct weir_lane_queue {
+    const struct weir_device_table *table;
+    struct weir_stream *stream;                 /* NULL: READ, WRITE */
+    struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
+};
+
 struct weir_lane_state {
     uint32_t count;    /* ops of this step */
     uint32_t begun;    /* driver; COMPUTE: user thread, stages whose work is all queued */
     uint32_t complete; /* the first n; driver; COMPUTE: user thread */
-    const struct weir_device_table *table;
-    struct weir_stream *stream;                 /* NULL: READ, WRITE */
-    struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
-    bool finished[WEIR_LANE_SLOTS];             /* READ, WRITE: complete out of order; driver */
+    const struct weir_lane_queue *queue;
+    bool finished[WEIR_LANE_SLOTS]; /* READ, WRITE: complete out of order; driver */
 };
 
 struct weir_replay {
@@ -65,7 +70,9 @@ struct weir_replay {
     const bool *pending;
     bool aborting; /* user thread */
     struct weir_lane_state lanes[WEIR_LANE_COUNT];
-    struct weir_replay_stats stats; /* driver */
+    struct weir_lane_queue queues[WEIR_LANE_COUNT];
+    struct weir_lane_queue link_queue; /* of UPDATE where the plan says over the link */
+    struct weir_replay_stats stats;    /* driver */
 
     /* transfers outside steps */
     const struct weir_io_request *outside; /* user thread */
@@ -111,12 +118,14 @@ static inline bool weir_lane_is_io(uint32_t lane)
 static inline bool weir_lanes_apart(const struct weir_lane_state *a,
                                     const struct weir_lane_state *b)
 {
-    return !a->stream || !b->stream || a->stream->device != b->stream->device;
+    const struct weir_stream *x = a->queue->stream, *y = b->queue->stream;
+    return !x || !y || x->device != y->device;
 }
 
-static inline struct weir_event *weir_lane_event(struct weir_lane_state *lane, uint32_t op_number)
+static inline struct weir_event *weir_lane_event(const struct weir_lane_state *lane,
+                                                 uint32_t op_number)
 {
-    return lane->events[op_number % WEIR_LANE_SLOTS];
+    return lane->queue->events[op_number % WEIR_LANE_SLOTS];
 }
 
 #endif

@@ -27,10 +27,11 @@ endif()
 file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
 file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
-# Warnings are errors on both sides; no exceptions, so that C programs need no C++ library.
+# Warnings are errors on both sides. No exceptions, and launches without static handles and their
+# guards, so that C programs need no C++ library.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
 target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti -D__NV_LEGACY_LAUNCH>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
 target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
@@ -43,29 +44,8 @@ foreach(stem adam cast reduce)
                               --fmad=false)
 endforeach()
 
-# Operations that no source defines yet are refused by name.
-set(WEIR_CUDA_MISSING ${CMAKE_SOURCE_DIR}/tests/cudasim/missing.cpp)
-set(WEIR_CUDA_MISSING_NAMES)
-set(defined)
-foreach(source ${CUDA_KERNEL_SOURCES})
-  file(STRINGS ${source} lines REGEX "enum weir_status weir_cuda_[a-z_]+\\(")
-  list(APPEND defined ${lines})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-endforeach()
-foreach(name gemm adam clear_residual reduce cast add embed_forward embed_backward norm_forward
-        norm_backward rope_table rope attention_forward attention_backward swiglu_forward
-        swiglu_backward head_stats head_loss head_grad)
-  if(NOT "${defined}" MATCHES "weir_cuda_${name}\\(")
-    list(APPEND WEIR_CUDA_MISSING_NAMES MISSING_${name})
-  endif()
-endforeach()
-target_sources(weir_cuda PRIVATE ${WEIR_CUDA_MISSING})
-target_compile_definitions(weir_cuda PRIVATE ${WEIR_CUDA_MISSING_NAMES})
-target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-std=c++20 -fno-exceptions -fno-rtti>")
-
-# One object of C linkage: who links the library in a C program needs neither nvcc nor C++, and
-# what nvcc names (stubs, fat binaries) is nobody else's business.
+# One object, so that a program is linked as C and what nvcc names (stubs, fat binaries) is nobody
+# else's business.
 set(WEIR_CUDA_OBJECT ${CMAKE_BINARY_DIR}/weir_cuda.o)
 add_custom_command(
   OUTPUT ${WEIR_CUDA_OBJECT}

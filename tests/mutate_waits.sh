@@ -14,7 +14,7 @@ import re, sys
 number = 0
 for path in ("offload/driver.c", "offload/replay.c", "offload/replay_events.c"):
     text = open(path).read()
-    for call in re.finditer(r"\w+->table->(event_wait|event_record|event_query|event_sync|stream_sync)\(", text):
+    for call in re.finditer(r"(?:\w+(?:->|\.))+table->(event_wait|event_record|event_query|event_sync|stream_sync)\(", text):
         depth, end = 1, call.end()
         while depth:
             depth += {"(": 1, ")": -1}.get(text[end], 0)

@@ -13,8 +13,8 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
-                                      1e10,        1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
+                                      1e10,        0,   1e10, 1e-4, true};
 static char nvme[256], saves[256];
 
 struct budgets {

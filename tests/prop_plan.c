@@ -133,7 +133,7 @@ static void large_plans_are_checked_quickly(void **state)
     struct weir_plan *plan = NULL;
     struct weir_homes *homes = NULL;
     const struct weir_limits limits = {8 << 20, 8 << 20, true, 0};
-    const struct weir_plan_choice choice = {2, 2, 1 << 20, 0, 0, 0};
+    const struct weir_plan_choice choice = {2, 2, 1 << 20, 0, 0, 0, false};
     assert_ok(weir_plan_make(&plan, &homes, &m.model, trace, &limits, &choice));
     clock_t start = clock();
     assert_ok(weir_plan_check(plan, homes, &m.model, trace, &limits, NULL));

@@ -14,8 +14,12 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
-                                      1e10,        1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
+                                      1e10,        0,   1e10, 1e-4, true};
+
+/* Of a GPU beside slow cores: plans update across the link. */
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false};
 
 static char nvme[256], saves[256];
 
@@ -63,7 +67,7 @@ static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, 
                                  .ring_bytes = b->ring_bytes,
                                  .strict = true,
                                  .strict_seed = seed,
-                                 .cost = &cost,
+                                 .cost = seed >> 8 & 1 ? &slow_cores : &cost,
                              },
                              &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     return run;

@@ -52,7 +52,7 @@ void test_step_compute(struct test_step *s, const struct weir_use *uses, size_t 
 void test_step_open(struct test_step *s, enum weir_dtype dtype, enum weir_dtype grad_dtype)
 {
     *s = (struct test_step){.limits = {UINT64_MAX, UINT64_MAX, true, 0},
-                            .choice = {2, 2, 256 << 10, 0, UINT64_MAX, 0}};
+                            .choice = {2, 2, 256 << 10, 0, UINT64_MAX, 0, false}};
     weir_model_open(&s->model, dtype, grad_dtype, (struct weir_grain){2048, 2048, 2});
     assert_ok(weir_trace_open(&s->trace, "train"));
 }

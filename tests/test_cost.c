@@ -242,6 +242,25 @@ static void updates_take_turns_with_compute(void **state)
     assert_seconds(cost.lane_busy_s[WEIR_LANE_COMPUTE], 6);
 }
 
+/* A GPU's updates of host memory share the link with what travels to the device; the cores' do not.
+ */
+static void updates_over_the_link_take_turns_with_copies(void **state)
+{
+    (void)state;
+    struct sheet s;
+    sheet_open(&s);
+    op_add(&s, WEIR_OP_H2D, 0, 2 * GB);
+    op_add(&s, WEIR_OP_UPDATE, 0, 3 * GB);
+    stage_add(&s, 1);
+    struct weir_cost cost = unit;
+    cost.link_update_bytes_per_s = 3e9;
+    assert_seconds(cost_of(&s, &cost, NULL).step_s, 3);
+    s.plan.choice.update_over_link = true;
+    assert_seconds(cost_of(&s, &cost, NULL).step_s, 3);
+    cost.link_update_bytes_per_s = 1e9;
+    assert_seconds(cost_of(&s, &cost, NULL).step_s, 5);
+}
+
 /* Section 9: a training step with all homes on NVMe is simulated within 5 % of its floor, whether
  * the drive or compute is four times faster than the other. */
 static void planned_steps_stay_near_their_floor(void **state)
@@ -251,7 +270,7 @@ static void planned_steps_stay_near_their_floor(void **state)
     test_model_open_large(&m, 5, 4, (struct weir_grain){2048, 2048, 2}, 4096 * 60);
     struct weir_trace *trace = test_trace_train(&m);
     const struct weir_limits limits = {8 << 20, 2 << 20, true, 0};
-    const struct weir_plan_choice choice = {4, 4, 1 << 20, 0, 0, 0};
+    const struct weir_plan_choice choice = {4, 4, 1 << 20, 0, 0, 0, false};
     struct weir_plan *plan = NULL;
     struct weir_homes *homes = NULL;
     assert_ok(weir_plan_make(&plan, &homes, &m.model, trace, &limits, &choice));
@@ -308,6 +327,7 @@ int main(void)
         cmocka_unit_test(a_circle_of_waits_is_corrupt),
         cmocka_unit_test(the_floor_is_the_worst_ramp),
         cmocka_unit_test(updates_take_turns_with_compute),
+        cmocka_unit_test(updates_over_the_link_take_turns_with_copies),
         cmocka_unit_test(planned_steps_stay_near_their_floor),
         cmocka_unit_test(failed_allocations_are_reported),
     };

@@ -1,4 +1,4 @@
-/* Embedding rows of the host instance, the table in one piece and in several. */
+/* Embedding rows, the table in one piece and in several. */
 #include "tests/support_op.h"
 
 #include <math.h>
@@ -13,8 +13,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 0, VOCAB, true},    {33, 31, 0, VOCAB, false}, {127, 33, 0, 12, true},
-    {127, 300, 12, 12, false}, {127, 33, 24, 13, true},   {500, 257, 5, 1, true},
+    {1, 1, 0, VOCAB, true},     {33, 31, 0, VOCAB, false},   {127, 33, 0, 12, true},
+    {127, 300, 12, 12, false},  {127, 33, 24, 13, true},     {500, 257, 5, 1, true},
+    {4097, 8, 0, VOCAB, false}, /* some id more than once in each thousand */
+    {3000, 1, 30, 7, true},     {31, 4097, 0, VOCAB, false}, {5, 1032, 0, VOCAB, true},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 
@@ -80,7 +82,8 @@ static void forward_copies_rows_of_the_piece(void **state)
                                         .out_count = 1,
                                         .shape = s,
                                         .run = forward_run,
-                                        .expect = forward_expect},
+                                        .expect = forward_expect,
+                                        .same_bits = true},
                       i);
     }
 }
@@ -135,7 +138,8 @@ static void backward_sums_in_token_order(void **state)
                               .out_count = 1,
                               .shape = s,
                               .run = backward_run,
-                              .expect = backward_expect},
+                              .expect = backward_expect,
+                              .same_bits = true},
             10 + i);
     }
 }

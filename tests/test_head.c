@@ -1,4 +1,4 @@
-/* Cross-entropy over tiles of the vocabulary, on the host instance. */
+/* Cross-entropy over tiles of the vocabulary. */
 #include "tests/support_op.h"
 
 #include <math.h>
@@ -12,7 +12,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1}, {3, 31, 31}, {33, 127, 33}, {31, 100, 16}, {127, 65, 64}, {2, 5000, 4096},
+    {1, 1, 1},       {3, 31, 31},  {33, 127, 33},   {31, 100, 16}, {127, 65, 64},
+    {2, 5000, 4096}, {4097, 7, 4}, {3, 9001, 4097}, /* more than a GPU's block holds */
+    {2, 8200, 8200},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 

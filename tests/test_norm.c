@@ -1,4 +1,4 @@
-/* RMSNorm of the host instance. */
+/* RMSNorm: its values and gradients. */
 #include "tests/support_op.h"
 
 #include <math.h>
@@ -22,6 +22,10 @@ static const struct shape shapes[] = {
     {31, 33, false, OVER_DY, true},
     {127, 31, true, OVER_RESIDUAL, true},
     {5, 2048, false, OVER_RESIDUAL, true},
+    {4097, 33, false, APART, true},
+    {3, 4097, true, OVER_RESIDUAL, true},
+    {2, 8200, true, OVER_DY, true}, /* more than a GPU's block holds */
+    {1, 9001, false, OVER_RESIDUAL, true},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 
@@ -126,8 +130,27 @@ static double backward_value(const struct test_op *op, double *const *in)
     return sum;
 }
 
+static void backward_expect(const struct test_op *op, double *const *in, double *const *out)
+{
+    const struct shape *s = op->shape;
+    for (uint32_t i = 0; i < s->width && !s->fresh; i++)
+        out[1][i] = in[DWEIGHT_BEFORE][i];
+    for (uint32_t r = 0; r < s->rows; r++) {
+        const size_t at = (size_t)r * s->width;
+        const double *x = in[X] + at, *dy = in[DY] + at;
+        double rstd = rstd_of(x, s->width), c = 0;
+        for (uint32_t i = 0; i < s->width; i++)
+            c += dy[i] * in[WEIGHT][i] * x[i] * rstd * rstd * rstd / s->width;
+        for (uint32_t i = 0; i < s->width; i++) {
+            out[0][at + i] = rstd * dy[i] * in[WEIGHT][i] - c * x[i];
+            out[0][at + i] += s->residual ? in[RESIDUAL][at + i] : 0;
+            out[1][i] += dy[i] * x[i] * rstd;
+        }
+    }
+}
+
 /* dx with and without a residual, in place of dy or of the residual, and dweight, fresh or added.
- */
+ * Its sums over rows in order lose more than a row's: up to 1e-5 of the largest. */
 static void backward_is_the_gradient(void **state)
 {
     (void)state;
@@ -144,10 +167,57 @@ static void backward_is_the_gradient(void **state)
                                         .out_count = 2,
                                         .shape = s,
                                         .run = backward_run,
+                                        .expect = backward_expect,
+                                        .tolerance = s->rows > 1000 ? 1e-5 : 2e-6,
                                         .value = backward_value,
                                         .gradients = {{X, 0}, {WEIGHT, 1}},
                                         .gradient_count = 2},
                       200 + i);
+    }
+}
+
+/* A value that is not finite spoils its row of y and dx and its column of dweight, nothing else. */
+static void rows_do_not_mix(void **state)
+{
+    (void)state;
+    enum { ROWS = 33, WIDTH = 40, BAD_ROW = 17, BAD_COLUMN = 21 };
+    static const struct shape shape = {ROWS, WIDTH, true, APART, true};
+    const uint64_t count = ROWS * WIDTH;
+    struct test_op forward = {.in = {{count, true}, {WIDTH, true}},
+                              .in_count = 2,
+                              .out = {{count, true}, {ROWS, false}},
+                              .out_count = 2,
+                              .shape = &shape,
+                              .run = forward_run};
+    struct test_op backward = {
+        .in = {{count, true}, {WIDTH, true}, {count, false}, {count, false}, {WIDTH, false}},
+        .in_count = IN_COUNT,
+        .out = {{count, false}, {WIDTH, false}},
+        .out_count = 2,
+        .shape = &shape,
+        .run = backward_run};
+    for (int dtype = WEIR_BF16; dtype <= WEIR_FP32; dtype++) {
+        float x[ROWS * WIDTH], weight[WIDTH], dy[ROWS * WIDTH], residual[ROWS * WIDTH] = {0};
+        float y[ROWS * WIDTH], rstd[ROWS], dx[ROWS * WIDTH], dweight[WIDTH], before[WIDTH] = {0};
+        float *in[] = {x, weight, dy, residual, before};
+        for (uint32_t i = 0; i < count; i++)
+            x[i] = dy[i] = sinf((float)i + 1);
+        for (uint32_t i = 0; i < WIDTH; i++)
+            weight[i] = 1;
+        x[BAD_ROW * WIDTH + 3] = INFINITY;
+        assert_true(
+            test_op_run(&forward, NULL, 2, (enum weir_dtype)dtype, in, (float *[]){y, rstd}));
+        for (uint32_t i = 0; i < count; i++)
+            assert_int_equal(i == BAD_ROW * WIDTH + 3, isnan(y[i]));
+        assert_true(rstd[BAD_ROW] == 0 && rstd[BAD_ROW - 1] > 0);
+        x[BAD_ROW * WIDTH + 3] = 1;
+        dy[BAD_ROW * WIDTH + BAD_COLUMN] = NAN;
+        assert_true(
+            test_op_run(&backward, NULL, 2, (enum weir_dtype)dtype, in, (float *[]){dx, dweight}));
+        for (uint32_t i = 0; i < count; i++)
+            assert_int_equal(i / WIDTH == BAD_ROW, isnan(dx[i]));
+        for (uint32_t i = 0; i < WIDTH; i++)
+            assert_int_equal(i == BAD_COLUMN, isnan(dweight[i]));
     }
 }
 
@@ -156,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_is_right),
         cmocka_unit_test(backward_is_the_gradient),
+        cmocka_unit_test(rows_do_not_mix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
 #define BLOCKS   8
 #define ELEMENTS 8192
 
-static const struct weir_cost cost = {sizeof cost, 2e9,  1e9,  1e10, 1e10,
-                                      1e10,        1e10, 1e10, 1e-4, true};
+static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
+                                      1e10,        0,   1e10, 1e-4, true};
 static char nvme[256];
 
 struct fixture {

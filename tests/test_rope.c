@@ -1,4 +1,4 @@
-/* Rotary positions of the host instance: the table, the rotation and its inverse. */
+/* Rotary positions: the table, the rotation and its inverse. */
 #include "tests/support_op.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@ struct shape {
 
 static const struct shape shapes[] = {
     {1, 1, 1, 2, false},   {1, 1, 1, 2, true},    {2, 31, 3, 6, false}, {2, 31, 3, 6, true},
-    {3, 33, 1, 80, false}, {1, 127, 2, 10, true}, {2, 5, 4, 128, true},
+    {3, 33, 1, 80, false}, {1, 127, 2, 10, true}, {2, 5, 4, 128, true}, {1, 4097, 5, 8, false},
+    {2, 3, 33, 64, true}, /* more heads than a GPU's thread turns */
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
 

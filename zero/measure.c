@@ -257,6 +257,11 @@ static enum weir_status measure(weir_run *run, void *device, void *host, uint64_
                          &out->update_bytes_per_s));
     WEIR_TRY(update_time(run, run->kernels, run->compute, device, bytes,
                          &out->device_update_bytes_per_s));
+    struct weir_device_info info;
+    run->table->info(run->device, &info);
+    if (run->updater && info.reaches_host)
+        WEIR_TRY(update_time(run, run->kernels, run->compute, host, bytes,
+                             &out->link_update_bytes_per_s));
     WEIR_TRY(compute_time(run, device, bytes, &out->compute_flops_per_s));
     return drive_time(run, host, bytes, out);
 }

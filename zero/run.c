@@ -28,9 +28,12 @@ static enum weir_status cost_valid(const struct weir_cost *cost)
         if (!(rates[i] > 0 && rates[i] < 1e300))
             return weir_fail(WEIR_ERR_ARG, "weir_open: rate %zu of cost is %g; give more than 0", i,
                              rates[i]);
-    if (!(cost->latency_s >= 0 && cost->latency_s < 1e300))
-        return weir_fail(WEIR_ERR_ARG, "weir_open: cost.latency_s is %g; give 0 or more",
-                         cost->latency_s);
+    if (!(cost->latency_s >= 0 && cost->latency_s < 1e300) ||
+        !(cost->link_update_bytes_per_s >= 0 && cost->link_update_bytes_per_s < 1e300))
+        return weir_fail(WEIR_ERR_ARG,
+                         "weir_open: cost.latency_s is %g, link_update_bytes_per_s %g; give 0 or "
+                         "more",
+                         cost->latency_s, cost->link_update_bytes_per_s);
     return WEIR_OK;
 }
 

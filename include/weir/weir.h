@@ -67,9 +67,9 @@ struct weir_cost {
     size_t struct_bytes;
     double read_bytes_per_s, write_bytes_per_s; /* NVMe, each alone; the two share the drive */
     double to_device_bytes_per_s, to_host_bytes_per_s;
-    double update_bytes_per_s, device_update_bytes_per_s; /* state + gradient + weight, where the
-                                                           * state is: host memory, the device */
-    double compute_flops_per_s, latency_s;                /* latency of one NVMe transfer */
+    double update_bytes_per_s, device_update_bytes_per_s; /* of state + gradient + weight */
+    double link_update_bytes_per_s; /* in host memory, by the device's kernels; 0: they cannot */
+    double compute_flops_per_s, latency_s; /* latency of one NVMe transfer */
     bool update_on_compute; /* all updates take turns with compute: the host device */
 };
 
