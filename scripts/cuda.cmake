@@ -27,11 +27,11 @@ endif()
 file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
 file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
-# Warnings are errors on both sides. No exceptions, and launches without static handles and their
-# guards, so that C programs need no C++ library.
+# Warnings are errors on both sides; no exceptions and no guards around the statics of nvcc's stubs
+# (set to the same value by whoever comes first), so that C programs need no C++ library.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
 target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti -D__NV_LEGACY_LAUNCH>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
 target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
