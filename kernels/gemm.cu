@@ -13,8 +13,8 @@ extern "C" {
 #include <cuda_runtime_api.h>
 
 #define GEMM_MOST             256u
-#define WORKSPACE_MOST_HOPPER (UINT64_C(32) << 20) /* and later: as cuBLAS itself */
-#define WORKSPACE_ALIGN       256u                 /* cublasLtMatmul asks for it */
+#define GEMM_ALIGN            16u  /* promised to the heuristic, checked at each call */
+#define WORKSPACE_ALIGN       256u /* cublasLtMatmul asks for it */
 #define WORKSPACE_MOST        (UINT64_C(8) << 20)
 #define WORKSPACE_MOST_HOPPER (UINT64_C(32) << 20) /* and later: what cuBLAS itself takes there */
 
