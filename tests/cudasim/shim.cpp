@@ -67,7 +67,7 @@ constexpr size_t guard_bytes = 64; /* behind dynamic shared memory */
 #endif
 constexpr unsigned char guard = 0xA7;
 
-enum cudasim_order order = CUDASIM_FORWARD;
+enum cudasim_order order = CUDASIM_ORDER_FORWARD;
 uint64_t random_state;
 std::map<const void *, size_t> allowed_shared; /* by kernel */
 std::atomic_flag allowed_turn;
@@ -99,9 +99,9 @@ uint64_t random_below(uint64_t bound)
 
 void arrange(std::span<unsigned> items)
 {
-    if (order == CUDASIM_REVERSE)
+    if (order == CUDASIM_ORDER_REVERSE)
         std::reverse(items.begin(), items.end());
-    if (order == CUDASIM_RANDOM)
+    if (order == CUDASIM_ORDER_RANDOM)
         for (size_t i = items.size(); i > 1; i--)
             std::swap(items[i - 1], items[random_below(i)]);
 }
