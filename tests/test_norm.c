@@ -22,6 +22,8 @@ static const struct shape shapes[] = {
     {31, 33, false, OVER_DY, true},
     {127, 31, true, OVER_RESIDUAL, true},
     {5, 2048, false, OVER_RESIDUAL, true},
+    {5, 600, true, OVER_DY, true}, /* two rows of two warps in a block of a GPU */
+    {7, 300, false, APART, true},
     {4097, 33, false, APART, true},
     {3, 4097, true, OVER_RESIDUAL, true},
     {2, 8200, true, OVER_DY, true}, /* more than a GPU's block holds */
