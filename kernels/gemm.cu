@@ -171,8 +171,9 @@ static enum weir_status algorithm_choose(struct weir_cuda_gemms *gemms, struct g
     if (status == WEIR_OK)
         found = cublasLtMatmulAlgoGetHeuristic(gemms->handle, g->product, g->b, g->a, g->c, g->c,
                                                preference, 1, &result, &count);
-    cublasLtMatmulPreferenceDestroy(preference);
+    cublasStatus_t freed = cublasLtMatmulPreferenceDestroy(preference);
     WEIR_TRY(status);
+    WEIR_TRY(check(freed, "the end of a preference", s));
     if (found == CUBLAS_STATUS_SUCCESS && (count == 0 || result.state != CUBLAS_STATUS_SUCCESS))
         found = count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state;
     if (found == CUBLAS_STATUS_NOT_SUPPORTED)

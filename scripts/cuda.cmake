@@ -44,8 +44,8 @@ foreach(stem adam cast reduce)
                               --fmad=false)
 endforeach()
 
-# One object of C linkage: who links the library in a C program needs neither nvcc nor C++, and
-# what nvcc names (stubs, fat binaries) is nobody else's business.
+# One object, so that a program is linked as C and what nvcc names (stubs, fat binaries) is nobody
+# else's business.
 set(WEIR_CUDA_OBJECT ${CMAKE_BINARY_DIR}/weir_cuda.o)
 add_custom_command(
   OUTPUT ${WEIR_CUDA_OBJECT}

@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|device
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
 """
 import contextlib
@@ -335,7 +335,21 @@ def io():
     check(digests(newest(f"{work}/best")) == whole and digests(newest(f"{work}/threads")) == whole, "the same bits through each engine and in memory")
 
 
-tests = {"disk": disk, "io": io, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+def device():
+    """A device that cannot be had is refused in one line that says why, before anything is made."""
+    base = ["--model", config("llama-5m"), "--data", text_data(60000), "--seq-len", 32, "--batch", 1, "--steps", 1, "--out", f"{work}/out"]
+    out = fails("device \"abacus\": not in this build; built: host", *base, "--device", "abacus")
+    if os.path.exists("/dev/nvidiactl"):
+        print("skipped: an NVIDIA driver is loaded")
+        sys.exit(77)
+    built = ", cuda" in out
+    cause = "device \"cuda\": no NVIDIA driver is loaded (CUDA runtime " if built else "device \"cuda\": not in this build"
+    out = fails(cause, *base, "--device", "cuda")
+    check(out.count("\n") == 1 and "host" in out, "in one line that names what to do")
+    check(not os.path.exists(f"{work}/out"), "nothing was made")
+
+
+tests = {"device": device, "disk": disk, "io": io, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

@@ -63,7 +63,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
     assert_ok(weir_open_with(&d->run,
                              &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                    .device = "host",
+                                                    .device = plain_device,
                                                     .device_bytes = b->device_bytes,
                                                     .host_bytes = b->host_bytes,
                                                     .nvme_path = b->nvme ? nvme : NULL,
@@ -71,7 +71,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .dtype = d->spec.shape.dtype,
                                                     .grad_dtype = d->grad_dtype,
                                                     .thread_count = 2,
-                                                    .strict = true,
+                                                    .strict = strcmp(plain_device, "host") == 0,
                                                     .strict_seed = seed,
                                                     .cost = &cost},
                              &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
@@ -220,8 +220,11 @@ static void any_budget_gives_the_same_bits(void **state)
     assert_true(nvme_steps * 2 >= steps);
 }
 
-int main(void)
+/* The first argument: another device than the host. */
+int main(int argument_count, char **arguments)
 {
+    if (argument_count > 1)
+        plain_device = arguments[1];
     test_directory_make(nvme);
     test_directory_make(saves);
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};

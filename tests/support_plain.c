@@ -6,19 +6,38 @@
 #include <string.h>
 #include <xxhash.h>
 
+const char *plain_device = "host";
+
+void *plain_memory(struct plain_arrays *p, uint64_t bytes)
+{
+    void *memory = aligned_alloc(256, (bytes + 256) / 256 * 256);
+    assert_non_null(memory);
+    memset(memory, 0, bytes);
+    assert_ok(p->device->table->pin_register(p->device, memory, (bytes + 256) / 256 * 256));
+    return memory;
+}
+
+void plain_memory_free(struct plain_arrays *p, void *memory)
+{
+    if (memory)
+        assert_ok(p->device->table->pin_unregister(p->device, memory));
+    free(memory);
+}
+
 void plain_open(struct plain_arrays *p, enum weir_dtype dtype, enum weir_dtype grad_dtype,
                 struct weir_grain grain)
 {
     *p = (struct plain_arrays){0};
     const struct weir_device_table *device;
     const struct weir_kernels_table *kernels;
-    assert_ok(weir_device_find("host", &device));
+    assert_ok(weir_device_find(plain_device, &device));
     assert_ok(device->open(
         &p->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX, .thread_count = 2}));
     assert_ok(device->stream_create(p->device, WEIR_ENGINE_COMPUTE, "plain", &p->stream));
-    assert_ok(weir_kernels_find("host", &kernels));
+    assert_ok(weir_kernels_find(plain_device, &kernels));
     assert_ok(kernels->open(&p->kernels, p->device, 2, NULL, NULL));
     weir_model_open(&p->model, dtype, grad_dtype, grain);
+    p->bad_count = plain_memory(p, sizeof *p->bad_count);
 }
 
 void plain_block_add(struct plain_arrays *p, const struct weir_tensor *tensors, size_t count)
@@ -27,21 +46,22 @@ void plain_block_add(struct plain_arrays *p, const struct weir_tensor *tensors, 
     assert_ok(weir_model_block_add(&p->model, tensors, count, &id));
     assert_true(id < PLAIN_BLOCKS);
     const struct weir_thing *thing = &p->model.things[id];
-    p->weight[id] = calloc(thing->element_count, 4);
-    p->state[id] = calloc(thing->element_count, 10);
-    p->grad[id] = calloc(thing->element_count, 4);
-    free(p->partials);
-    p->partials = calloc(p->model.trained_segment_count + 1, sizeof(double));
+    p->weight[id] = plain_memory(p, thing->element_count * 4);
+    p->state[id] = plain_memory(p, thing->element_count * 10);
+    p->grad[id] = plain_memory(p, thing->element_count * 4);
+    plain_memory_free(p, p->partials);
+    p->partials = plain_memory(p, (p->model.trained_segment_count + 1) * sizeof(double));
 }
 
 void plain_close(struct plain_arrays *p)
 {
     for (size_t b = 0; b < p->model.thing_count; b++) {
-        free(p->weight[b]);
-        free(p->state[b]);
-        free(p->grad[b]);
+        plain_memory_free(p, p->weight[b]);
+        plain_memory_free(p, p->state[b]);
+        plain_memory_free(p, p->grad[b]);
     }
-    free(p->partials);
+    plain_memory_free(p, p->partials);
+    plain_memory_free(p, p->bad_count);
     weir_model_close(&p->model);
     p->device->table->stream_destroy(p->stream);
     p->kernels->table->close(p->kernels);
@@ -126,7 +146,7 @@ static void window_update(struct plain_arrays *p, uint32_t b, uint32_t w,
         .clip_factor = u->clip > 0 && norm > (double)u->clip ? (float)((double)u->clip / norm) : 1,
         .correction1 = (float)(1 - pow((double)u->beta1, t)),
         .correction2 = (float)(1 - pow((double)u->beta2, t)),
-        .bad_count = &p->bad_count,
+        .bad_count = p->bad_count,
         .segment_count = thing->windows[w].segment_count};
     weir_window_segments(thing, w, args.segments);
     assert_ok(p->kernels->table->adam(p->kernels, p->stream, &args));
@@ -148,7 +168,7 @@ double plain_finish(struct plain_arrays *p, const struct weir_update *update, bo
         for (uint32_t w = 0; p->made[b] && w < p->model.things[b].trained_window_count; w++)
             window_update(p, b, w, update, norm);
     assert_ok(p->device->table->stream_sync(p->stream));
-    assert_int_equal(0, p->bad_count);
+    assert_int_equal(0, *p->bad_count);
     return norm;
 }
 

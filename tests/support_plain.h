@@ -12,6 +12,8 @@
 
 #define PLAIN_BLOCKS 64
 
+extern const char *plain_device; /* on which it computes; "host" unless a program sets another */
+
 struct plain_arrays {
     struct weir_model model;
     struct weir_device *device;
@@ -22,13 +24,17 @@ struct plain_arrays {
     bool fresh[PLAIN_BLOCKS]; /* the gradient holds nothing of this step yet */
     bool made[PLAIN_BLOCKS];  /* it holds something */
     double *partials;
-    uint64_t update_count, bad_count;
+    uint64_t *bad_count;
+    uint64_t update_count;
 };
 
 void plain_open(struct plain_arrays *plain, enum weir_dtype dtype, enum weir_dtype grad_dtype,
                 struct weir_grain grain);
 void plain_block_add(struct plain_arrays *plain, const struct weir_tensor *tensors, size_t count);
 void plain_close(struct plain_arrays *plain);
+/* Zeros in pinned memory: the kernels of every device reach it. */
+void *plain_memory(struct plain_arrays *plain, uint64_t bytes);
+void plain_memory_free(struct plain_arrays *plain, void *memory);
 /* fp32 masters of a whole tensor. */
 void plain_load(struct plain_arrays *plain, uint32_t block, uint32_t tensor, const float *values);
 void plain_begin(struct plain_arrays *plain);

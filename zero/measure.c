@@ -11,17 +11,22 @@
 #define FILE_ROUNDS 2u
 #define COMPUTE_NS  50000000u
 
-/* The narrowest product that is tried, and how long the widest should take. */
-#define LEAST_PRODUCT   16u
-#define LONG_PRODUCT_NS 1000000u
+#define LEAST_PRODUCT 16u
 
-/* Enough to leave the caches, little enough for small budgets. */
-static uint64_t sample_bytes(const weir_run *run)
+/* Enough to leave the caches, and on a GPU for a product that outlasts its launch; little enough
+ * for small budgets. */
+#define HOST_SAMPLE (32u << 20)
+#define GPU_SAMPLE  (256u << 20)
+
+struct sample {
+    void *host, *device;
+    uint64_t host_bytes, device_bytes;
+};
+
+static uint64_t sample_bytes(uint64_t most, uint64_t budget)
 {
-    uint64_t bytes = 32u << 20;
-    uint64_t least = run->options.device_bytes < run->options.host_bytes ? run->options.device_bytes
-                                                                         : run->options.host_bytes;
-    while (bytes > least / 2 && bytes > 4096 * SLICES)
+    uint64_t bytes = most;
+    while (bytes > budget / 2 && bytes > 4096 * SLICES)
         bytes /= 2;
     return bytes;
 }
@@ -128,26 +133,25 @@ static enum weir_status product_time(weir_run *run, char *memory, uint64_t bytes
     return WEIR_OK;
 }
 
-/* Products twice as wide until one takes long against its launch, or fills the sample; then tries
- * of that one for a while: other work of the machine takes turns of several milliseconds. */
+/* Products ever twice as wide, for a while or until one fills the sample; then tries of the one
+ * with the highest rate: other work of the machine takes turns of several milliseconds. */
 static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes,
                                      double *flops_per_s)
 {
-    uint32_t n = LEAST_PRODUCT;
-    uint64_t took, next;
-    *flops_per_s = 1e11;
-    WEIR_TRY(product_time(run, memory, bytes, n, 0, &took));
-    if (took == 0)
-        return WEIR_OK;
-    while (took < LONG_PRODUCT_NS) {
-        WEIR_TRY(product_time(run, memory, bytes, 2 * n, 0, &next));
-        if (next == 0)
+    uint64_t until = weir_now_ns() + COMPUTE_NS, took;
+    uint32_t best = 0;
+    *flops_per_s = 0;
+    for (uint32_t n = LEAST_PRODUCT; n == LEAST_PRODUCT || weir_now_ns() < until; n *= 2) {
+        WEIR_TRY(product_time(run, memory, bytes, n, 0, &took));
+        if (took == 0)
             break;
-        n *= 2;
-        took = next;
+        double flops = rate(2.0 * n * n * n, took);
+        best = flops > *flops_per_s ? n : best;
+        *flops_per_s = flops > *flops_per_s ? flops : *flops_per_s;
     }
-    WEIR_TRY(product_time(run, memory, bytes, n, COMPUTE_NS, &took));
-    *flops_per_s = rate(2.0 * n * n * n, took);
+    if (best > 0)
+        WEIR_TRY(product_time(run, memory, bytes, best, COMPUTE_NS, &took));
+    *flops_per_s = best > 0 ? rate(2.0 * best * best * best, took) : 1e11;
     return WEIR_OK;
 }
 
@@ -247,23 +251,25 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
     return status;
 }
 
-static enum weir_status measure(weir_run *run, void *device, void *host, uint64_t bytes,
-                                struct weir_cost *out)
+static enum weir_status measure(weir_run *run, const struct weir_device_info *info,
+                                const struct sample *at, struct weir_cost *out)
 {
-    memset(host, 0, bytes);
-    WEIR_TRY(copy_time(run, device, host, bytes, WEIR_COPY_TO_DEVICE, &out->to_device_bytes_per_s));
-    WEIR_TRY(copy_time(run, host, device, bytes, WEIR_COPY_TO_HOST, &out->to_host_bytes_per_s));
-    WEIR_TRY(update_time(run, run->update_kernels, run->update_stream, host, bytes,
+    uint64_t both = at->host_bytes < at->device_bytes ? at->host_bytes : at->device_bytes;
+    memset(at->host, 0, at->host_bytes);
+    WEIR_TRY(run->table->fill(run->compute, at->device, 0, at->device_bytes));
+    WEIR_TRY(copy_time(run, at->device, at->host, both, WEIR_COPY_TO_DEVICE,
+                       &out->to_device_bytes_per_s));
+    WEIR_TRY(
+        copy_time(run, at->host, at->device, both, WEIR_COPY_TO_HOST, &out->to_host_bytes_per_s));
+    WEIR_TRY(update_time(run, run->update_kernels, run->update_stream, at->host, at->host_bytes,
                          &out->update_bytes_per_s));
-    WEIR_TRY(update_time(run, run->kernels, run->compute, device, bytes,
+    WEIR_TRY(update_time(run, run->kernels, run->compute, at->device, at->device_bytes,
                          &out->device_update_bytes_per_s));
-    struct weir_device_info info;
-    run->table->info(run->device, &info);
-    if (run->updater && info.reaches_host)
-        WEIR_TRY(update_time(run, run->kernels, run->compute, host, bytes,
+    if (run->updater && info->reaches_host)
+        WEIR_TRY(update_time(run, run->kernels, run->compute, at->host, at->host_bytes,
                              &out->link_update_bytes_per_s));
-    WEIR_TRY(compute_time(run, device, bytes, &out->compute_flops_per_s));
-    return drive_time(run, host, bytes, out);
+    WEIR_TRY(compute_time(run, at->device, at->device_bytes, &out->compute_flops_per_s));
+    return drive_time(run, at->host, at->host_bytes, out);
 }
 
 /* Given back whatever failed, so that the caller may try again; the first error stays. */
@@ -278,14 +284,20 @@ static enum weir_status memory_give(struct weir_pool *pool, void *memory, enum w
 
 enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out)
 {
-    uint64_t bytes = sample_bytes(run);
-    void *device, *host;
+    struct weir_device_info info;
+    run->table->info(run->device, &info);
+    struct sample at = {
+        .host_bytes = sample_bytes(HOST_SAMPLE, run->options.host_bytes),
+        .device_bytes = sample_bytes(info.calls_run_on_cpu ? HOST_SAMPLE : GPU_SAMPLE,
+                                     run->options.device_bytes),
+    };
+    const char *what = "rate measurement";
     *out = (struct weir_cost){.struct_bytes = sizeof *out, .update_on_compute = !run->updater};
-    WEIR_TRY(weir_pool_take(run->device_pool, "rate measurement", bytes, &device));
-    enum weir_status status = weir_pool_take(run->host_pool, "rate measurement", bytes, &host);
+    WEIR_TRY(weir_pool_take(run->device_pool, what, at.device_bytes, &at.device));
+    enum weir_status status = weir_pool_take(run->host_pool, what, at.host_bytes, &at.host);
     if (status == WEIR_OK) {
-        status = measure(run, device, host, bytes, out);
-        status = memory_give(run->host_pool, host, status);
+        status = measure(run, &info, &at, out);
+        status = memory_give(run->host_pool, at.host, status);
     }
-    return memory_give(run->device_pool, device, status);
+    return memory_give(run->device_pool, at.device, status);
 }

@@ -152,7 +152,8 @@ cublasStatus_t shape_make(Shape *out, const Product &p, const Layout &a, const L
     if ((tb ? b.columns : b.rows) != out->k || c.rows != out->m || c.columns != out->n ||
         d.rows != out->m || d.columns != out->n || c.type != d.type)
         return CUBLAS_STATUS_INVALID_VALUE;
-    return types_known(p, a, b, c) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    bool small = out->m <= INT32_MAX && out->n <= INT32_MAX && out->k <= INT32_MAX;
+    return small && types_known(p, a, b, c) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* ---- one queued product */

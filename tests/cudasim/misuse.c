@@ -104,6 +104,41 @@ static void call_in_callback(void)
     must(cudaStreamSynchronize(stream));
 }
 
+static void touch_device_memory(void)
+{
+    *(volatile char *)device = 1;
+}
+
+static void CUDART_CB callback_touch(cudaStream_t on, cudaError_t status, void *argument)
+{
+    (void)on, (void)status, (void)argument;
+    touch_device_memory();
+}
+
+static void no_drop(void *context)
+{
+    (void)context;
+}
+
+static void touches_device_memory(void *argument)
+{
+    (void)argument;
+    touch_device_memory();
+}
+
+static void callback_touches(void)
+{
+    must(cudaStreamAddCallback(stream, callback_touch, NULL, 0));
+    must(cudaStreamSynchronize(stream));
+}
+
+static void kernel_touches_freed(void)
+{
+    must(cudaFree(device));
+    cudasim_launch(stream, "kernel", touches_device_memory, NULL, no_drop);
+    must(cudaStreamSynchronize(stream));
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -121,6 +156,9 @@ static const struct {
     {"dead_event", dead_event},
     {"destroy_busy_stream", destroy_busy_stream},
     {"call_in_callback", call_in_callback},
+    {"touch_device_memory", touch_device_memory},
+    {"callback_touches", callback_touches},
+    {"kernel_touches_freed", kernel_touches_freed},
 };
 
 int main(int argument_count, char **arguments)

@@ -8,8 +8,8 @@
  * stream, one at a time over all streams; CUDA may do no better.
  *
  * Anything a correct program does not do (a copy of pageable memory, beyond an allocation, against
- * its direction; freed memory; a CUDA call within a host function; the default stream) ends the
- * process with one line and status 87.
+ * its direction; freed memory; device memory touched by the host; a CUDA call within a host
+ * function; the default stream) ends the process with one line and status 87.
  *
  * DETERMINISM. With one host thread that sleeps only in CUDA calls, the order of operations is a
  * function of mode and seed. With several, it also depends on the order in which they call. What
@@ -51,6 +51,8 @@ uint64_t cudasim_leaks(void);
 /* Waits for an event that was never recorded: legal, without effect, and hardly meant. */
 uint64_t cudasim_unrecorded_waits(void);
 uint64_t cudasim_operations(void); /* that have run since the start */
+
+struct CUstream_st;
 
 /* ---- for what else queues operations: the kernels' shim, the simulated cuBLASLt */
 

@@ -217,6 +217,15 @@ enum class Place { device, pinned, any };
 void range_check(const void *bytes, size_t count, Place place, const char *what);
 uint64_t memory_leaks();
 
+/* runtime_guard.cpp; pre: the lock is held. Device memory opens for an operation and closes when
+ * the lock is given up. */
+void guard_open();
+void guard_close();
+void guard_add(void *memory, size_t bytes);
+void guard_remove(void *memory);   /* for ever without access */
+void *guarded_alloc(size_t bytes); /* NULL: no memory */
+void guarded_free(void *memory, size_t bytes);
+
 } // namespace cudasim::runtime
 
 #endif

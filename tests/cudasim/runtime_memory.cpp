@@ -1,7 +1,7 @@
 /*
  * The simulated memory: what is allocated, reserved, mapped and registered, and the copies that may
- * touch it. Fresh device memory is 0xCB; what was freed is 0xDD or no longer accessible, and its
- * addresses are not given out again.
+ * touch it. Fresh device memory is 0xCB; what was freed is no longer accessible, and its addresses
+ * are not given out again.
  */
 #include "tests/cudasim/runtime_internal.h"
 
@@ -17,7 +17,7 @@ namespace
 {
 
 constexpr size_t granularity_bytes = size_t{2} << 20;
-constexpr unsigned char fresh = 0xCB, freed = 0xDD;
+constexpr unsigned char fresh = 0xCB;
 
 using Entry = std::map<char *, Memory>::iterator;
 
@@ -103,13 +103,13 @@ API cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return call.result();
 }
 
-/* Exact on the heap, so that AddressSanitizer sees what overruns it. */
 API cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     Call call("cudaMalloc");
     if (call.refused())
         return call.result();
-    if (!fits(bytes) || posix_memalign(out, 256, bytes) != 0)
+    *out = fits(bytes) ? guarded_alloc(bytes) : nullptr;
+    if (!*out)
         return call.result(cudaErrorMemoryAllocation);
     memset(*out, fresh, bytes);
     state.memory[static_cast<char *>(*out)] = {bytes, true, false, false};
@@ -117,7 +117,7 @@ API cudaError_t cudaMalloc(void **out, size_t bytes)
     return call.result();
 }
 
-/* Waits for the device, as CUDA does. The bytes stay ours for ever: a late access finds 0xDD. */
+/* Waits for the device, as CUDA does. */
 API cudaError_t cudaFree(void *memory)
 {
     Call call("cudaFree", true);
@@ -129,7 +129,7 @@ API cudaError_t cudaFree(void *memory)
         violation("cudaFree of %p, which cudaMalloc did not give or which was freed", memory);
     for (CUstream_st *stream : std::vector(state.streams))
         force(stream, stream->queued);
-    memset(memory, freed, entry->second.bytes);
+    guarded_free(memory, entry->second.bytes);
     entry->second.freed = true;
     state.used_bytes -= entry->second.bytes;
     return call.result();
@@ -262,6 +262,7 @@ static CUresult mem_set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDe
     void *memory = reinterpret_cast<void *>(at);
     if (mprotect(memory, bytes, PROT_READ | PROT_WRITE) != 0)
         return driver(call, CUDA_ERROR_OUT_OF_MEMORY);
+    guard_add(memory, bytes);
     memset(memory, fresh, bytes);
     reservation.accessible = true;
     state.memory[static_cast<char *>(memory)] = {bytes, true, false, true};
@@ -284,11 +285,10 @@ static CUresult mem_unmap(CUdeviceptr at, size_t bytes)
     if (!reservation.held)
         violation("cuMemUnmap of %zu bytes at %#llx, where nothing is mapped", bytes, at);
     char *memory = reinterpret_cast<char *>(at);
-    if (mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
-             0) == MAP_FAILED)
-        violation("cannot unmap %zu bytes", bytes);
-    if (reservation.accessible)
+    if (reservation.accessible) {
+        guard_remove(memory);
         state.memory[memory].freed = true;
+    }
     reservation.held->at = 0;
     physical_drop(reservation.held);
     reservation.held = nullptr;

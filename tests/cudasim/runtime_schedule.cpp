@@ -40,6 +40,7 @@ void Monitor::lock()
 
 void Monitor::unlock()
 {
+    guard_close();
     if (word_.exchange(0) == 2)
         futex_wake(word_);
 }
@@ -156,6 +157,8 @@ void start(CUstream_st *stream)
         command(stream, 1);
         return; /* its thread completes it: it may sleep */
     }
+    if (stream->current.run)
+        guard_open();
     if (under_tsan) {
         command(stream, 1);
         while (stream->command == 1)

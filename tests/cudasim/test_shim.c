@@ -80,7 +80,7 @@ static cudaStream_t stream;
 static int stream_make(void **state)
 {
     (void)state;
-    return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess ? 0 : -1;
 }
 
 static void fault_run(const struct fault *fault, bool planted, enum cudasim_order order,
