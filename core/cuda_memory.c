@@ -308,7 +308,8 @@ static enum weir_status pages_map(struct cuda_device *device, struct cuda_block 
 
 static enum weir_status host_register(struct cuda_device *device, struct cuda_block *block)
 {
-    cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1, cudaHostRegisterMapped);
+    cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1,
+                                        cudaHostRegisterMapped);
     if (code != cudaErrorMemoryAllocation)
         return result(device, (int)code, "cudaHostRegister");
     (void)cudaGetLastError(); /* told here */

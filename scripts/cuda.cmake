@@ -54,4 +54,5 @@ add_custom_command(
   DEPENDS weir_cuda $<TARGET_OBJECTS:weir_cuda>
   COMMAND_EXPAND_LISTS VERBATIM)
 set_source_files_properties(${WEIR_CUDA_OBJECT} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt)
+set(WEIR_CUDA_LINKS CUDA::cudart_static) # cuBLASLt is loaded: core/cuda_library.c
+set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})
