@@ -59,6 +59,14 @@ for step in "${steps[@]}"; do
         cmake --preset clang >/dev/null
         scripts/lint.py build/clang | xargs -P 2 -n 4 clang-tidy -quiet -p build/clang/lint
         ;;
+    # A part of dev for itself: all that needs a CUDA toolkit, ptxas for every architecture included.
+    cuda)
+        if command -v nvcc >/dev/null; then
+            run_preset dev 100 -R "_sim|ptxas|cuda|cublaslt|shim|runtime|misuse|planted"
+        else
+            echo "left out: no CUDA toolkit here"
+        fi
+        ;;
     fuzz) run_fuzzers ;;
     mutants) tests/mutate_waits.sh ;;
     *)

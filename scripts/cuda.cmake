@@ -38,6 +38,11 @@ target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 set_target_properties(weir_cuda PROPERTIES
   CUDA_ARCHITECTURES "${WEIR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON
   C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+if(WEIR_BUILD_TESTS) # what ptxas says is kept for the test of that name
+  find_package(Python3 COMPONENTS Interpreter REQUIRED)
+  set_target_properties(weir_cuda PROPERTIES CUDA_COMPILER_LAUNCHER
+    "${Python3_EXECUTABLE};${CMAKE_SOURCE_DIR}/tests/ptxas.py;record")
+endif()
 # No fused multiply-add where bits are promised (DESIGN 7c).
 foreach(stem adam cast reduce)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/${stem}.cu PROPERTIES COMPILE_OPTIONS

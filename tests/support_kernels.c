@@ -1,5 +1,6 @@
 #include "tests/support_kernels.h"
 #include "tests/cudasim/order.h"
+#include "tests/cudasim/runtime.h"
 #include "tests/support.h"
 
 #include <string.h>
@@ -27,6 +28,7 @@
 
 /* In programs that are linked with the simulator. */
 #pragma weak cudasim_thread_order
+#pragma weak cudasim_share_memory
 
 const char *const test_variant_names[TEST_VARIANT_COUNT] = {
     "generic", "avx2", "avx512", "cuda forward", "cuda reverse", "cuda random"};
@@ -84,6 +86,8 @@ bool test_kernels_open(struct test_kernels *t, const char *variant, int thread_c
     *t = (struct test_kernels){0};
     if (!variant_find(variant, &device, &isa))
         return false;
+    if (test_kernels_simulated())
+        cudasim_share_memory(true);
     device_open(t, device, thread_count);
     assert_ok(weir_kernels_find(device, &t->table));
     enum weir_status status = t->table->open(&t->kernels, t->device, thread_count, isa, NULL);

@@ -201,6 +201,42 @@ static void bad_masters_are_counted(void **state)
     }
 }
 
+/* Every part of the window and the counter may lie in pinned host memory: the same bits. */
+static void windows_in_host_memory_are_updated(void **state)
+{
+    (void)state;
+    for (int dtype = WEIR_BF16; dtype <= WEIR_FP32; dtype++) {
+        struct test_random random = test_random_open(72);
+        struct window w;
+        window_open(&w, (enum weir_dtype)dtype);
+        const struct weir_device_table *table = w.t.device->table;
+        const uint64_t bytes[4] = {PADDED * 10, PADDED * 4, PADDED * 4, sizeof(uint64_t)};
+        void *device[4] = {w.args.state, w.weight, w.grad, w.args.bad_count}, *host[4];
+        ((float *)w.grad)[17] = INFINITY;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            w.m[i] = (float)test_random_unit(&random) - 0.5f;
+            w.v[i] = (float)test_random_unit(&random);
+            ((float *)w.grad)[i] += (float)test_random_unit(&random);
+        }
+        for (int i = 0; i < 4; i++) {
+            assert_ok(table->pin_alloc(w.t.device, bytes[i], &host[i]));
+            memcpy(host[i], device[i], bytes[i]);
+        }
+        window_step(&w);
+        w.args.state = host[0];
+        w.args.weight = host[1];
+        w.args.grad = host[2];
+        w.args.bad_count = host[3];
+        window_step(&w);
+        assert_int_equal(1, *w.args.bad_count);
+        for (int i = 0; i < 4; i++) {
+            assert_memory_equal(device[i], host[i], bytes[i]);
+            assert_ok(table->pin_free(w.t.device, host[i]));
+        }
+        test_kernels_close(&w.t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +244,7 @@ int main(void)
         cmocka_unit_test(small_updates_are_not_lost),
         cmocka_unit_test(padding_stays_zero),
         cmocka_unit_test(bad_masters_are_counted),
+        cmocka_unit_test(windows_in_host_memory_are_updated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,22 @@ static __global__ void overrun(bool planted, const uint32_t *in, uint32_t *out)
 }
 FAULT(fault_overrun, overrun, FAULT_THREADS * sizeof(uint32_t))
 
+static __global__ void static_overrun(bool planted, const uint32_t *in, uint32_t *out)
+{
+    __shared__ uint32_t words[FAULT_THREADS];
+    words[threadIdx.x + (planted ? 1 : 0)] = in[element()];
+    out[element()] = words[threadIdx.x + (planted ? 1 : 0)];
+}
+FAULT(fault_static_overrun, static_overrun, 0)
+
+static __global__ void odd_vector(bool planted, const uint32_t *in, uint32_t *out)
+{
+    const uint32_t *first = in + blockIdx.x * FAULT_THREADS + (planted ? 1 : 0);
+    uint4 words = *reinterpret_cast<const uint4 *>(first);
+    out[element()] = words.x + words.w + threadIdx.x;
+}
+FAULT(fault_odd_vector, odd_vector, 0)
+
 static __global__ void divergent(bool planted, const uint32_t *in, uint32_t *out)
 {
     if (planted && threadIdx.x >= 32)

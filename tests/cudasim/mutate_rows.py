@@ -2,8 +2,8 @@
 """Proves that the tests see faults in the kernels of rows: each mutant below is compiled into the
 kernels' shared object, and the test of its operation must fail on the simulated GPU.
 
-mutate_rows.py BUILD [TEST ...]: of build/dev, say, all or those of norm, say. Those marked RACE show under ThreadSanitizer alone: they run if
-BUILD is one of its builds."""
+mutate_rows.py BUILD [TEST ...]: in build/dev, all of them or those of norm, say. Those marked RACE
+show under ThreadSanitizer alone: they run if BUILD is one of its builds."""
 import os
 import re
 import subprocess

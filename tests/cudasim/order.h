@@ -11,7 +11,12 @@
 extern "C" {
 #endif
 
-enum cudasim_order { CUDASIM_FORWARD, CUDASIM_REVERSE, CUDASIM_RANDOM, CUDASIM_ORDER_COUNT };
+enum cudasim_order {
+    CUDASIM_ORDER_FORWARD,
+    CUDASIM_ORDER_REVERSE,
+    CUDASIM_ORDER_RANDOM,
+    CUDASIM_ORDER_COUNT
+};
 
 /* Of blocks, and of the threads of a block between two switch points; for the launches that run
  * from now on. Each order has its own poison for shared memory that nobody has written (forward:

@@ -116,6 +116,12 @@ void cudasim_memory(uint64_t total_bytes)
     state.total_bytes = total_bytes;
 }
 
+void cudasim_share_memory(int share)
+{
+    Locked locked;
+    guard_share(share != 0);
+}
+
 void cudasim_machine(int driver_version, int device_count, int major, int minor)
 {
     Locked locked;

@@ -35,6 +35,8 @@ void cudasim_schedule(enum cudasim_mode mode, uint64_t seed);
 /* The machine: device memory in bytes; the driver's version as CUDA gives it (13000; 0: none), and
  * how many GPUs of which compute capability. */
 void cudasim_memory(uint64_t total_bytes);
+/* Whether the host may touch device memory, as it may managed memory: for tests of operations. */
+void cudasim_share_memory(int share);
 void cudasim_machine(int driver_version, int device_count, int major, int minor);
 
 /* The nth CUDA call from now (1 = the next) returns `code` and does nothing, but for calls that

@@ -1,7 +1,8 @@
 /*
  * Device memory can be touched while an operation of the device runs, and at no other time: a host
  * thread that follows a device pointer faults as it does beside a real GPU, and the fault is told.
- * (One that does so at the very moment an operation runs gets away with it.)
+ * (One that does so at the very moment an operation runs gets away with it.) A test of operations
+ * may have it shared, as managed memory is.
  */
 #include "tests/cudasim/runtime_internal.h"
 
@@ -30,7 +31,7 @@ std::map<char *, size_t> &regions()
     static auto &made = *new std::map<char *, size_t>;
     return made;
 }
-bool open;
+bool open, shared;
 struct sigaction former;
 
 void on_fault(int number, siginfo_t *info, void *context)
@@ -82,9 +83,17 @@ void guard_open()
 
 void guard_close()
 {
-    if (open)
-        protect_all(PROT_NONE);
+    if (!open || shared)
+        return;
+    protect_all(PROT_NONE);
     open = false;
+}
+
+void guard_share(bool share)
+{
+    shared = share;
+    if (shared)
+        guard_open();
 }
 
 /* pre: whole pages, readable and writable */

@@ -221,6 +221,7 @@ uint64_t memory_leaks();
  * the lock is given up. */
 void guard_open();
 void guard_close();
+void guard_share(bool share); /* true: it stays open */
 void guard_add(void *memory, size_t bytes);
 void guard_remove(void *memory);   /* for ever without access */
 void *guarded_alloc(size_t bytes); /* NULL: no memory */

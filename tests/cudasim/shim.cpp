@@ -67,7 +67,7 @@ constexpr size_t guard_bytes = 64; /* behind dynamic shared memory */
 #endif
 constexpr unsigned char guard = 0xA7;
 
-enum cudasim_order order = CUDASIM_FORWARD;
+enum cudasim_order order = CUDASIM_ORDER_FORWARD;
 uint64_t random_state;
 std::map<const void *, size_t> allowed_shared; /* by kernel */
 std::atomic_flag allowed_turn;
@@ -99,9 +99,9 @@ uint64_t random_below(uint64_t bound)
 
 void arrange(std::span<unsigned> items)
 {
-    if (order == CUDASIM_REVERSE)
+    if (order == CUDASIM_ORDER_REVERSE)
         std::reverse(items.begin(), items.end());
-    if (order == CUDASIM_RANDOM)
+    if (order == CUDASIM_ORDER_RANDOM)
         for (size_t i = items.size(); i > 1; i--)
             std::swap(items[i - 1], items[random_below(i)]);
 }
@@ -149,8 +149,9 @@ void static_shared_find()
     if (object.bytes > 0 && !object.memory)
         die("no thread-local memory of the kernels' object on this OS thread; link the object "
             "instead of loading it later");
-    block.static_shared = object.memory;
-    block.static_bytes = object.bytes;
+    block.crew->static_shared = object.memory;
+    block.crew->static_bytes = object.bytes;
+    block.crew->static_found = true;
 }
 
 /* A fiber lives as long as the process and runs one thread of a block each time it is entered. */
@@ -193,11 +194,8 @@ void block_reset(unsigned index)
     block.done_count = block.waiting = 0;
     block.crew->turn++;
     block.ready.reset();
-    for (auto &warp : block.crew->warps) {
+    for (auto &warp : block.crew->warps)
         warp->exited = 0;
-        for (Meeting &meeting : warp->meetings)
-            meeting.arrived = 0;
-    }
     for (unsigned i = 0; i < block.thread_count; i++) {
         Thread &thread = *block.crew->threads[i];
         thread.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
@@ -266,7 +264,10 @@ void block_run(unsigned index)
 
 void block_run_on(void *index)
 {
-    static_shared_find();
+    if (!block.crew->static_found)
+        static_shared_find();
+    block.static_shared = block.crew->static_shared;
+    block.static_bytes = block.crew->static_bytes;
     happens_before(&block.crew->begin); /* this OS thread made the thread-local memory */
     block_run(*static_cast<unsigned *>(index));
 }
@@ -326,6 +327,7 @@ void launch_run(const Launch &launch)
         dynamic_shared[i] = static_cast<unsigned char *>(memory);
         fill_unseen(dynamic_shared[i] + launch.shared_bytes, guard, guard_bytes);
         happens_before(&team.crews[i].begin);
+        team.crews[i].static_found = false; /* another kernel's object, another OS thread */
     }
     grid_run(team, dynamic_shared);
     for (size_t i = 0; i < crew_count; i++) {

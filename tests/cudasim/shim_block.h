@@ -58,6 +58,9 @@ struct Crew {
     std::vector<std::unique_ptr<Thread>> threads;
     std::vector<std::unique_ptr<Warp>> warps;
     unsigned turn; /* counts its blocks */
+    unsigned char *static_shared;
+    size_t static_bytes;
+    bool static_found; /* since the launch began */
     /* What ThreadSanitizer knows order by: the grid's begin; the ends of this block's threads and
      * of the last block's, lest threads of one block seem to come one after the other; barriers. */
     char begin, end[2], order[2];
@@ -72,7 +75,6 @@ struct Block {
 
     unsigned waiting, turn; /* at the barrier */
     const char *barrier_place;
-    Vote vote;
     int vote_sum[2];
 
     unsigned char *static_shared, *dynamic_shared;

@@ -53,6 +53,8 @@ static const struct fault {
      fault_overrun,
      {"wrote byte 0 behind the 256 bytes of dynamic shared memory",
       "AddressSanitizer: heap-buffer-overflow", "wrote byte 0 behind the 256 bytes"}},
+    {"static_overrun", fault_static_overrun, {NULL, "index 64 out of bounds", NULL}},
+    {"odd_vector", fault_odd_vector, {NULL, "misaligned address", NULL}},
     {"divergent", fault_divergent, {"while others of its block wait at"}},
     {"early_exit", fault_early_exit, {"exits while 32 threads wait in a barrier"}},
     {"outside_mask", fault_outside_mask, {"reads lane 16, which is outside the mask 0000ffff"}},
@@ -101,13 +103,13 @@ static void fault_run(const struct fault *fault, bool planted, enum cudasim_orde
 static bool orders_agree(const struct fault *fault, bool planted)
 {
     uint32_t forward[ELEMENTS], other[ELEMENTS], written = 0;
-    fault_run(fault, planted, CUDASIM_FORWARD, 0, forward);
+    fault_run(fault, planted, CUDASIM_ORDER_FORWARD, 0, forward);
     for (uint32_t i = 0; i < ELEMENTS; i++)
         written += forward[i] != 0;
     assert_true(written > 0);
-    fault_run(fault, planted, CUDASIM_REVERSE, 0, other);
+    fault_run(fault, planted, CUDASIM_ORDER_REVERSE, 0, other);
     bool same = memcmp(forward, other, sizeof forward) == 0;
-    fault_run(fault, planted, CUDASIM_RANDOM, 3, other);
+    fault_run(fault, planted, CUDASIM_ORDER_RANDOM, 3, other);
     return same && memcmp(forward, other, sizeof forward) == 0;
 }
 
@@ -155,7 +157,7 @@ static void planted_faults_are_seen(void **state)
             fail_msg("fault %s is seen though the table says no:\n%s", faults[i].name, text);
         seen += expected != NULL;
     }
-    assert_true(seen >= FAULT_COUNT - 1);
+    assert_true(seen >= FAULT_COUNT - 3);
 }
 
 static int fault_child(const char *name)
@@ -176,9 +178,9 @@ static void seeds_fix_the_order(void **state)
     if (build == THREAD)
         skip(); /* the kernel that shows the order has a race */
     uint32_t first[ELEMENTS], other[ELEMENTS], different = 0;
-    fault_run(&faults[1], true, CUDASIM_RANDOM, 1, first);
+    fault_run(&faults[1], true, CUDASIM_ORDER_RANDOM, 1, first);
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        fault_run(&faults[1], true, CUDASIM_RANDOM, seed, other);
+        fault_run(&faults[1], true, CUDASIM_ORDER_RANDOM, seed, other);
         bool same = memcmp(first, other, sizeof first) == 0;
         assert_true(seed > 1 || same);
         different += !same;
