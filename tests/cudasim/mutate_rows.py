@@ -53,7 +53,7 @@ MUTANTS = [  # file, test, what is replaced, by what
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else f"{root}/build/dev")
 tests = sys.argv[2:] or ("norm", "rope", "embed", "head")
-work = f"{build}/mutants-rows"
+work = f"{build}/mutants-rows/{os.getpid()}"
 os.makedirs(f"{work}/kernels", exist_ok=True)
 tsan = "thread" in re.search(r"WEIR_SANITIZE:STRING=(.*)", open(f"{build}/CMakeCache.txt").read())[1]
 library = "tests/cudasim/libweir_cuda_sim.so"
