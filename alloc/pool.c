@@ -178,6 +178,21 @@ static enum weir_status budget_check(const struct weir_pool *pool, const char *h
                      (unsigned long long)pool->budget_bytes, holders, pool->remedy);
 }
 
+/* The device lacks what the budget has: its own line, and for what and who holds the rest. */
+static enum weir_status device_refused(const struct weir_pool *pool, const char *holder,
+                                       enum weir_status status)
+{
+    if (status != WEIR_ERR_NOMEM)
+        return status;
+    struct weir_error error = *weir_last_error();
+    size_t length = strlen(error.text);
+    char holders[192];
+    holders_describe(pool, holders, sizeof holders);
+    snprintf(error.text + length, sizeof error.text - length, " (pool \"%s\", for \"%s\"%s)",
+             pool->name, holder, holders);
+    return weir_fail_with(&error);
+}
+
 /* Finds the holder or adds it. */
 static enum weir_status holder_find(struct weir_pool *pool, const char *name, size_t *out)
 {
@@ -231,7 +246,9 @@ enum weir_status weir_pool_take(struct weir_pool *pool, const char *holder, uint
         pool->lent_count++;
     } else {
         void *made = NULL;
-        WEIR_TRY(memory_make(pool, bytes, &made));
+        enum weir_status status = memory_make(pool, bytes, &made);
+        if (status != WEIR_OK)
+            return device_refused(pool, holder, status);
         slab.memory = made;
         index = pool->slab_count;
     }

@@ -16,18 +16,23 @@
 
 /* ---- failures */
 
+enum weir_status weir_cuda_keep(struct weir_device *base)
+{
+    struct cuda_device *device = cuda_device(base);
+    weir_sticky_set(&device->sticky, weir_last_error());
+    atomic_store_explicit(&device->failed, true, WEIR_HIDDEN_RELEASE);
+    return weir_sticky_raise(&device->sticky);
+}
+
 enum weir_status weir_cuda_result(struct weir_device *base, int code, const char *call)
 {
     if (code == cudaSuccess)
         return WEIR_OK;
-    struct cuda_device *device = cuda_device(base);
     (void)cudaGetLastError(); /* told here: it must not surface at somebody's next launch */
-    enum weir_status status = weir_fail_device(
+    (void)weir_fail_device(
         code, "device \"cuda\": %s failed: %s, %s; resume from the last checkpoint", call,
         cudaGetErrorName((cudaError_t)code), cudaGetErrorString((cudaError_t)code));
-    weir_sticky_set(&device->sticky, weir_last_error());
-    atomic_store_explicit(&device->failed, true, WEIR_HIDDEN_RELEASE);
-    return status;
+    return weir_cuda_keep(base);
 }
 
 enum weir_status weir_cuda_enter(struct cuda_device *device)

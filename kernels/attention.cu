@@ -225,12 +225,24 @@ enum weir_status weir_attention_check(const struct weir_attention_args *a, bool 
     return WEIR_OK;
 }
 
+void weir_attention_tell(struct weir_kernels *kernels, const struct weir_attention_args *a)
+{
+    auto *k = reinterpret_cast<struct weir_cuda_kernels *>(kernels);
+    if (a->dtype != WEIR_BF16 || attention_on_tensor_cores(a) || k->attention_told)
+        return;
+    k->attention_told = true;
+    weir_log(k->log, WEIR_LOG_WARNING,
+             "kernels \"cuda\": attention with head_dim %u runs without tensor cores and will be "
+             "slow; they take multiples of 8 up to 128: choose a model with such heads",
+             a->head_dim);
+}
+
 enum weir_status weir_cuda_attention_forward(struct weir_kernels *kernels,
                                              struct weir_stream *stream,
                                              const struct weir_attention_args *a)
 {
-    (void)kernels;
     WEIR_TRY(weir_attention_check(a, false));
+    weir_attention_tell(kernels, a);
     if (!attention_on_tensor_cores(a))
         return weir_attention_plain_forward(stream, a);
     if (a->head_dim <= 64)

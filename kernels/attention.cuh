@@ -35,6 +35,9 @@ static inline bool attention_on_tensor_cores(const struct weir_attention_args *a
     return a->dtype == WEIR_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128;
 }
 
+/* Says once that bf16 attention does without them; attention.cu. */
+void weir_attention_tell(struct weir_kernels *kernels, const struct weir_attention_args *a);
+
 /* WEIR_ERR_ARG unless a launch can be made of it; attention.cu. */
 enum weir_status weir_attention_check(const struct weir_attention_args *a, bool backward);
 

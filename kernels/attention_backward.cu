@@ -308,8 +308,8 @@ enum weir_status weir_cuda_attention_backward(struct weir_kernels *kernels,
                                               struct weir_stream *stream,
                                               const struct weir_attention_args *a)
 {
-    (void)kernels;
     WEIR_TRY(weir_attention_check(a, true));
+    weir_attention_tell(kernels, a);
     WEIR_TRY(a->dtype == WEIR_BF16 ? delta_launch<uint16_t>(stream, a)
                                    : delta_launch<float>(stream, a));
     if (!attention_on_tensor_cores(a))

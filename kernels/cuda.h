@@ -23,6 +23,7 @@ struct weir_cuda_kernels {
     struct weir_device *device;
     struct weir_log *log;
     struct weir_cuda_gemms *gemms;
+    bool attention_told; /* who queues: that attention does without tensor cores was logged */
     char description[128];
 };
 

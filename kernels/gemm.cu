@@ -38,13 +38,20 @@ static struct weir_cuda_kernels *cuda_kernels(struct weir_kernels *kernels)
     return reinterpret_cast<struct weir_cuda_kernels *>(kernels); /* base is its first member */
 }
 
-static enum weir_status check(cublasStatus_t status, const char *what,
+/* The device keeps it: CUDA itself may know nothing of a failure in cuBLASLt. What it knows is told
+ * with it and taken from it, or it would surface at the next launch. */
+static enum weir_status check(struct weir_device *device, cublasStatus_t status, const char *what,
                               const struct weir_gemm_shape *s)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return WEIR_OK;
-    return weir_fail_device((int)status, "cuBLASLt: %s of a %u x %u x %u product failed: %s", what,
-                            s->m, s->n, s->k, cublasLtGetStatusName(status));
+    const cudaError_t under = cudaGetLastError();
+    (void)weir_fail_device((int)status,
+                           "cuBLASLt: %s of a %u x %u x %u product failed: %s (CUDA: %s, %s); "
+                           "resume from the last checkpoint",
+                           what, s->m, s->n, s->k, cublasLtGetStatusName(status),
+                           cudaGetErrorName(under), cudaGetErrorString(under));
+    return weir_cuda_keep(device);
 }
 
 static enum weir_status workspace_bound(struct weir_cuda_kernels *k)
@@ -62,11 +69,14 @@ enum weir_status weir_cuda_gemm_open(struct weir_cuda_kernels *k)
     enum weir_status status = workspace_bound(k);
     if (status == WEIR_OK) {
         cublasStatus_t made = cublasLtCreate(&k->gemms->handle);
-        if (made != CUBLAS_STATUS_SUCCESS)
+        if (made != CUBLAS_STATUS_SUCCESS) {
+            const cudaError_t under = cudaGetLastError();
             status = weir_fail_device((int)made,
-                                      "cuBLASLt: no handle: %s; does its version fit the driver, "
-                                      "and is device memory left for it?",
-                                      cublasLtGetStatusName(made));
+                                      "cuBLASLt: no handle: %s (CUDA: %s, %s); does its version "
+                                      "fit the driver, and is device memory left for it?",
+                                      cublasLtGetStatusName(made), cudaGetErrorName(under),
+                                      cudaGetErrorString(under));
+        }
     }
     if (status != WEIR_OK)
         weir_cuda_gemm_close(k);
@@ -104,39 +114,41 @@ static cudaDataType_t type_of(enum weir_dtype dtype)
 }
 
 /* A stored row-major array of rows x columns: column-major, its transpose. */
-static enum weir_status layout_make(cublasLtMatrixLayout_t *out, enum weir_dtype dtype,
-                                    uint32_t rows, uint32_t columns,
+static enum weir_status layout_make(struct weir_device *device, cublasLtMatrixLayout_t *out,
+                                    enum weir_dtype dtype, uint32_t rows, uint32_t columns,
                                     const struct weir_gemm_shape *s)
 {
-    return check(cublasLtMatrixLayoutCreate(out, type_of(dtype), columns, rows, columns),
+    return check(device, cublasLtMatrixLayoutCreate(out, type_of(dtype), columns, rows, columns),
                  "a layout", s);
 }
 
-static enum weir_status transpose_set(cublasLtMatmulDesc_t product,
+static enum weir_status transpose_set(struct weir_device *device, cublasLtMatmulDesc_t product,
                                       cublasLtMatmulDescAttributes_t operand, bool transpose,
                                       const struct weir_gemm_shape *s)
 {
     int32_t operation = transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
-    return check(cublasLtMatmulDescSetAttribute(product, operand, &operation, sizeof operation),
+    return check(device,
+                 cublasLtMatmulDescSetAttribute(product, operand, &operation, sizeof operation),
                  "a transpose", s);
 }
 
 /* In fp32 the product is that of fp32 operands: no TF32. */
-static enum weir_status descriptors_make(struct gemm *g)
+static enum weir_status descriptors_make(struct weir_device *device, struct gemm *g)
 {
     const struct weir_gemm_shape *s = &g->shape;
-    WEIR_TRY(check(cublasLtMatmulDescCreate(&g->product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    WEIR_TRY(check(device, cublasLtMatmulDescCreate(&g->product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                    "a descriptor", s));
-    WEIR_TRY(transpose_set(g->product, CUBLASLT_MATMUL_DESC_TRANSA, s->transpose_b, s));
-    WEIR_TRY(transpose_set(g->product, CUBLASLT_MATMUL_DESC_TRANSB, s->transpose_a, s));
-    WEIR_TRY(
-        layout_make(&g->a, s->in, s->transpose_a ? s->k : s->m, s->transpose_a ? s->m : s->k, s));
-    WEIR_TRY(
-        layout_make(&g->b, s->in, s->transpose_b ? s->n : s->k, s->transpose_b ? s->k : s->n, s));
-    return layout_make(&g->c, s->out, s->m, s->n, s);
+    WEIR_TRY(transpose_set(device, g->product, CUBLASLT_MATMUL_DESC_TRANSA, s->transpose_b, s));
+    WEIR_TRY(transpose_set(device, g->product, CUBLASLT_MATMUL_DESC_TRANSB, s->transpose_a, s));
+    WEIR_TRY(layout_make(device, &g->a, s->in, s->transpose_a ? s->k : s->m,
+                         s->transpose_a ? s->m : s->k, s));
+    WEIR_TRY(layout_make(device, &g->b, s->in, s->transpose_b ? s->n : s->k,
+                         s->transpose_b ? s->k : s->n, s));
+    return layout_make(device, &g->c, s->out, s->m, s->n, s);
 }
 
-static enum weir_status preference_set(cublasLtMatmulPreference_t preference,
+static enum weir_status preference_set(struct weir_device *device,
+                                       cublasLtMatmulPreference_t preference,
                                        uint64_t workspace_most, const struct weir_gemm_shape *s)
 {
     const uint32_t align = GEMM_ALIGN, reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -153,27 +165,28 @@ static enum weir_status preference_set(cublasLtMatmulPreference_t preference,
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align},
     };
     for (const auto &v : values)
-        WEIR_TRY(
-            check(cublasLtMatmulPreferenceSetAttribute(preference, v.attribute, v.value, v.bytes),
-                  "a preference", s));
+        WEIR_TRY(check(
+            device, cublasLtMatmulPreferenceSetAttribute(preference, v.attribute, v.value, v.bytes),
+            "a preference", s));
     return WEIR_OK;
 }
 
-static enum weir_status algorithm_choose(struct weir_cuda_gemms *gemms, struct gemm *g)
+static enum weir_status algorithm_choose(struct weir_cuda_kernels *k, struct gemm *g)
 {
+    const struct weir_cuda_gemms *gemms = k->gemms;
     const struct weir_gemm_shape *s = &g->shape;
     cublasLtMatmulPreference_t preference;
-    WEIR_TRY(check(cublasLtMatmulPreferenceCreate(&preference), "a preference", s));
+    WEIR_TRY(check(k->device, cublasLtMatmulPreferenceCreate(&preference), "a preference", s));
     cublasLtMatmulHeuristicResult_t result = {};
     int count = 0;
     cublasStatus_t found = CUBLAS_STATUS_SUCCESS;
-    enum weir_status status = preference_set(preference, gemms->workspace_most, s);
+    enum weir_status status = preference_set(k->device, preference, gemms->workspace_most, s);
     if (status == WEIR_OK)
         found = cublasLtMatmulAlgoGetHeuristic(gemms->handle, g->product, g->b, g->a, g->c, g->c,
                                                preference, 1, &result, &count);
     cublasStatus_t freed = cublasLtMatmulPreferenceDestroy(preference);
     WEIR_TRY(status);
-    WEIR_TRY(check(freed, "the end of a preference", s));
+    WEIR_TRY(check(k->device, freed, "the end of a preference", s));
     if (found == CUBLAS_STATUS_SUCCESS && (count == 0 || result.state != CUBLAS_STATUS_SUCCESS))
         found = count == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state;
     if (found == CUBLAS_STATUS_NOT_SUPPORTED)
@@ -185,7 +198,7 @@ static enum weir_status algorithm_choose(struct weir_cuda_gemms *gemms, struct g
             s->out == WEIR_BF16 ? "bf16" : "fp32", (unsigned long long)gemms->workspace_most);
     g->algorithm = result.algo;
     g->workspace_bytes = result.workspaceSize;
-    return check(found, "the choice of an algorithm", s);
+    return check(k->device, found, "the choice of an algorithm", s);
 }
 
 static bool shape_equal(const struct weir_gemm_shape *a, const struct weir_gemm_shape *b)
@@ -222,7 +235,8 @@ enum weir_status weir_cuda_gemm_prepare(struct weir_kernels *kernels,
                                         const struct weir_gemm_shape *shape, uint32_t *gemm,
                                         uint64_t *scratch_bytes)
 {
-    struct weir_cuda_gemms *gemms = cuda_kernels(kernels)->gemms;
+    struct weir_cuda_kernels *k = cuda_kernels(kernels);
+    struct weir_cuda_gemms *gemms = k->gemms;
     uint32_t at = 0;
     while (at < gemms->count && !shape_equal(&gemms->gemms[at].shape, shape))
         at++;
@@ -231,9 +245,9 @@ enum weir_status weir_cuda_gemm_prepare(struct weir_kernels *kernels,
         WEIR_TRY(shape_valid(gemms, shape));
         *g = {};
         g->shape = *shape;
-        enum weir_status status = descriptors_make(g);
+        enum weir_status status = descriptors_make(k->device, g);
         if (status == WEIR_OK)
-            status = algorithm_choose(gemms, g);
+            status = algorithm_choose(k, g);
         if (status != WEIR_OK) {
             gemm_free(g);
             return status;
@@ -272,7 +286,8 @@ enum weir_status weir_cuda_gemm(struct weir_kernels *kernels, struct weir_stream
     uintptr_t workspace =
         ((uintptr_t)a->scratch + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1);
     const float alpha = 1, beta = g->shape.accumulate ? 1 : 0;
-    return check(cublasLtMatmul(gemms->handle, g->product, &alpha, a->b, g->b, a->a, g->a, &beta,
+    return check(stream->device,
+                 cublasLtMatmul(gemms->handle, g->product, &alpha, a->b, g->b, a->a, g->a, &beta,
                                 a->c, g->c, a->c, g->c, &g->algorithm,
                                 g->workspace_bytes > 0 ? (void *)workspace : nullptr,
                                 g->workspace_bytes, weir_cuda_stream(stream)),

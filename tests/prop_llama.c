@@ -16,6 +16,7 @@ static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
                                       1e10,        0,   1e10, 1e-4, true};
 static char nvme[256], saves[256];
+static uint32_t normal_draws = 120;
 
 struct budgets {
     uint64_t device_bytes, host_bytes;
@@ -207,7 +208,7 @@ static void any_budget_gives_the_same_bits(void **state)
 {
     (void)state;
     struct test_random random = test_random_open(1130);
-    uint32_t draws = test_draws(120);
+    uint32_t draws = test_draws(normal_draws);
     uint64_t hashes[1024], nvme_steps = 0, steps = 0;
     for (uint32_t i = 0; i < draws; i++) {
         uint64_t seed = test_random_next(&random);
@@ -220,11 +221,13 @@ static void any_budget_gives_the_same_bits(void **state)
     assert_true(nvme_steps * 2 >= steps);
 }
 
-/* The first argument: another device than the host. */
+/* Arguments: another device than the host, and how many draws there. */
 int main(int argument_count, char **arguments)
 {
     if (argument_count > 1)
         plain_device = arguments[1];
+    if (argument_count > 2)
+        normal_draws = (uint32_t)strtoul(arguments[2], NULL, 0);
     test_directory_make(nvme);
     test_directory_make(saves);
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};

@@ -258,9 +258,13 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
                              });
 }
 
+/* Giving back nothing tells what the device has kept: a kernel that the caller queued may have been
+ * told of a failure that no call of the run has met. */
 enum weir_status weir_run_alive(weir_run *run)
 {
-    return run->poisoned ? weir_fail_with(&run->poison) : WEIR_OK;
+    if (run->poisoned)
+        return weir_fail_with(&run->poison);
+    return weir_run_result(run, run->table->mem_free(run->device, NULL));
 }
 
 enum weir_status weir_run_idle(weir_run *run, const char *call)

@@ -100,7 +100,7 @@ enum weir_status weir_open_with(weir_run **out, const struct weir_options *optio
 
 /* Keep status: after IO, CORRUPT, DEVICE, COMM the run answers only close. */
 enum weir_status weir_run_result(weir_run *run, enum weir_status status);
-/* WEIR_OK, or what poisoned the run. */
+/* WEIR_OK, or what poisoned the run: itself, or its device. */
 enum weir_status weir_run_alive(weir_run *run);
 /* Laid out and between steps, for calls that reach into the homes. */
 enum weir_status weir_run_idle(weir_run *run, const char *call);

@@ -70,7 +70,9 @@ Call::Call(const char *name, bool frees) : frees_(frees)
     if (within_callback())
         violation("%s within a host function", name);
     state.monitor.lock();
-    if (++state.calls == state.fail_call)
+    state.calls++;
+    bool counts = strncmp(name, state.only.c_str(), state.only.size()) == 0;
+    if (counts && ++state.counted == state.fail_call)
         code_ = state.call_code;
     else
         code_ = state.fault;
@@ -137,11 +139,17 @@ void cudasim_machine(int driver_version, int device_count, int major, int minor)
 uint64_t cudasim_fail_at(uint64_t nth, int code)
 {
     Locked locked;
-    uint64_t since = state.calls - state.calls_asked;
-    state.calls_asked = state.calls;
-    state.fail_call = nth > 0 ? state.calls + nth : 0;
+    uint64_t since = state.counted - state.calls_asked;
+    state.calls_asked = state.counted;
+    state.fail_call = nth > 0 ? state.counted + nth : 0;
     state.call_code = code;
     return since;
+}
+
+void cudasim_fail_only(const char *prefix)
+{
+    Locked locked;
+    state.only = prefix ? prefix : "";
 }
 
 uint64_t cudasim_fail_operation_at(uint64_t nth, int code)
@@ -289,6 +297,7 @@ static const struct {
     {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
 API const char *cudaGetErrorName(cudaError_t code)

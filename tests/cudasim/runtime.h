@@ -44,6 +44,8 @@ void cudasim_machine(int driver_version, int device_count, int major, int minor)
  * all later ones are skipped, and every later CUDA call returns the code, as after a fault of the
  * device. 0 turns it off. Each returns how many there were since the last time it was asked. */
 uint64_t cudasim_fail_at(uint64_t nth, int code);
+/* From now on calls are counted for cudasim_fail_at only if their name begins so. NULL: all. */
+void cudasim_fail_only(const char *prefix);
 uint64_t cudasim_fail_operation_at(uint64_t nth, int code);
 /* Forget a fault of the device, as a new process does. */
 void cudasim_reset(void);

@@ -178,6 +178,8 @@ struct State {
 
     uint64_t calls = 0, calls_asked = 0, fail_call = 0, work = 0, fail_work = 0;
     int call_code = 0, work_code = 0;
+    uint64_t counted = 0; /* calls, of `only` */
+    std::string only = {};
     int fault = 0; /* of the device: every call returns it */
 };
 extern State &state;
