@@ -8,9 +8,14 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ADDRESS_SANITIZER 1
+#elif defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define ADDRESS_SANITIZER 1
+#endif
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
 #endif
 #endif
 #ifdef ADDRESS_SANITIZER
@@ -40,6 +45,15 @@ bool test_kernels_simulated(void)
 bool test_kernels_for_cuda(void)
 {
     return test_kernels_simulated() || test_gpu_memory != NULL;
+}
+
+bool test_kernels_slow(void)
+{
+#ifdef THREAD_SANITIZER
+    return test_kernels_simulated();
+#else
+    return false;
+#endif
 }
 
 bool test_kernels_cuda(const struct test_kernels *t)

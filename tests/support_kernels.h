@@ -32,6 +32,8 @@ bool test_kernels_open(struct test_kernels *t, const char *variant, int thread_c
 void test_kernels_close(struct test_kernels *t);
 bool test_kernels_simulated(void);
 bool test_kernels_for_cuda(void); /* whether variants of cuda are there: simulated or on a GPU */
+/* Whether they run under ThreadSanitizer, where shapes should have few threads and blocks. */
+bool test_kernels_slow(void);
 bool test_kernels_cuda(const struct test_kernels *t); /* whether this is one */
 /* Device memory, which tests read and write while the stream rests. AddressSanitizer knows its
  * end. */

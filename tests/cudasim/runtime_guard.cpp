@@ -25,14 +25,13 @@ namespace
 
 constexpr size_t page_bytes = 4096, align_bytes = 256;
 
-/* Whole pages of living device memory. */
-/* Made when first asked for: a library's constructor may come here before this file's. */
+/* Whole pages of living device memory. Made at its first use, which may be before main. */
 std::map<char *, size_t> &regions()
 {
-    static std::map<char *, size_t> map;
-    return map;
+    static auto &made = *new std::map<char *, size_t>;
+    return made;
 }
-bool open = true, shared = false;
+bool open, shared;
 struct sigaction former;
 
 void on_fault(int number, siginfo_t *info, void *context)
