@@ -102,6 +102,7 @@ static enum weir_status block_take(struct cuda_device *device, const void *memor
 
 /* ---- device memory: whole granules by the driver, what is smaller by cudaMalloc, which packs */
 
+/* pre: bytes are charged already */
 static enum weir_status nomem(struct cuda_device *device, uint64_t bytes)
 {
     (void)cudaGetLastError(); /* told here */
@@ -113,7 +114,7 @@ static enum weir_status nomem(struct cuda_device *device, uint64_t bytes)
                      "device \"cuda\": need %llu bytes, the GPU has %zu of %zu free, weir holds "
                      "%llu; lower memory_bytes or end what else uses the GPU",
                      (unsigned long long)bytes, free_bytes, total_bytes,
-                     (unsigned long long)info.memory_used_bytes);
+                     (unsigned long long)(info.memory_used_bytes - bytes));
 }
 
 /* Undoes as far as `map_range` came. Runs every step and keeps the first failure. */
@@ -308,7 +309,8 @@ static enum weir_status pages_map(struct cuda_device *device, struct cuda_block 
 
 static enum weir_status host_register(struct cuda_device *device, struct cuda_block *block)
 {
-    cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1, cudaHostRegisterMapped);
+    cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1,
+                                        cudaHostRegisterMapped);
     if (code != cudaErrorMemoryAllocation)
         return result(device, (int)code, "cudaHostRegister");
     (void)cudaGetLastError(); /* told here */

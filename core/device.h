@@ -4,7 +4,7 @@
  * An instance is a const struct weir_device_table; core/device.c lists the instances that were
  * built. `host` runs on the CPU: device memory is a bounded region of host memory, each stream is a
  * queue served by an engine thread. It is the product on machines without a GPU and a stricter GPU
- * in tests.
+ * in tests. `cuda` is a GPU: there calls may run one at a time over all streams.
  *
  * CONTRACT, for every function of every instance
  *  - Streams execute their operations in the order in which they were queued. Nothing else orders
@@ -21,6 +21,7 @@
  *    waits for. Waiting for an event that was never recorded is WEIR_ERR_STATE in strict mode.
  *  - A failure of an operation is sticky in the device and surfaces, with the device's text, at the
  *    next call on it; operations after it are skipped, events still complete so that nobody hangs.
+ *    On cuda calls still run, for CUDA leaves no other way to wake who sleeps until one has.
  *  - Strict mode (host instance): seeded random delays before operations; fresh memory is 0xA5,
  *    freed memory 0x5A; copies only between pinned host memory and device memory and only in the
  *    direction named; freeing memory under a queued or running copy is WEIR_ERR_STATE.

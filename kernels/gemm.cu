@@ -13,7 +13,7 @@ extern "C" {
 #include <cuda_runtime_api.h>
 
 #define GEMM_MOST             256u
-#define GEMM_ALIGN            16u /* of operands, promised to the heuristic and checked at each call */
+#define GEMM_ALIGN            16u  /* promised to the heuristic, checked at each call */
 #define WORKSPACE_ALIGN       256u /* cublasLtMatmul asks for it */
 #define WORKSPACE_MOST        (UINT64_C(8) << 20)
 #define WORKSPACE_MOST_HOPPER (UINT64_C(32) << 20) /* and later: what cuBLAS itself takes there */

@@ -14,6 +14,9 @@ if(NOT WEIR_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_ARCHITECTURES OFF)    # of CMake's own trials
     enable_language(CUDA)
     enable_language(CXX)
+    foreach(kind STANDARD EXTENSION) # CMake 3.25 does not know it of nvcc 13, and would add another
+      set(CMAKE_CUDA20_${kind}_COMPILE_OPTION -std=c++20)
+    endforeach()
     set(WEIR_HAVE_CUDA ON)
   elseif(WEIR_CUDA STREQUAL "ON")
     message(FATAL_ERROR "WEIR_CUDA=ON, but no CUDA toolkit was found; set CUDAToolkit_ROOT to it, "
@@ -31,12 +34,12 @@ add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
 # (set to the same value by whoever comes first), so that C programs need no C++ library.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
 target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-std=c++20 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
 target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 set_target_properties(weir_cuda PROPERTIES
-  CUDA_ARCHITECTURES "${WEIR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON
+  CUDA_STANDARD 20 CUDA_ARCHITECTURES "${WEIR_CUDA_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON
   C_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 if(WEIR_BUILD_TESTS) # what ptxas says is kept for the test of that name
   find_package(Python3 COMPONENTS Interpreter REQUIRED)
@@ -59,4 +62,5 @@ add_custom_command(
   DEPENDS weir_cuda $<TARGET_OBJECTS:weir_cuda>
   COMMAND_EXPAND_LISTS VERBATIM)
 set_source_files_properties(${WEIR_CUDA_OBJECT} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-set(WEIR_CUDA_LINKS CUDA::cudart_static CUDA::cublasLt)
+set(WEIR_CUDA_LINKS CUDA::cudart_static) # cuBLASLt is loaded: core/cuda_library.c
+set(CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR})

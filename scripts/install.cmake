@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 # but for CUDA's, which seldom are where it looks.
 set(links ${OpenMP_C_FLAGS} -ldnnl -lm)
 if(WEIR_HAVE_CUDA)
-  list(APPEND links -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lcublasLt -lrt -ldl -lpthread)
+  list(APPEND links -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl -lpthread)
   set_target_properties(weir_shared weir-train PROPERTIES INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
 endif()
 foreach(link ${links} ${MODULES_LDFLAGS})

@@ -7,9 +7,14 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define ADDRESS_SANITIZER 1
+#elif defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define ADDRESS_SANITIZER 1
+#endif
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER 1
 #endif
 #endif
 #ifdef ADDRESS_SANITIZER
@@ -31,6 +36,15 @@ const char *const test_variant_names[TEST_VARIANT_COUNT] = {
 bool test_kernels_simulated(void)
 {
     return cudasim_thread_order != NULL;
+}
+
+bool test_kernels_slow(void)
+{
+#ifdef THREAD_SANITIZER
+    return test_kernels_simulated();
+#else
+    return false;
+#endif
 }
 
 bool test_kernels_cuda(const struct test_kernels *t)

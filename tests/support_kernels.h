@@ -29,7 +29,9 @@ struct test_kernels {
  * with its best instruction set. thread_count is the host's team. */
 bool test_kernels_open(struct test_kernels *t, const char *variant, int thread_count);
 void test_kernels_close(struct test_kernels *t);
-bool test_kernels_simulated(void);                    /* whether variants of cuda are there */
+bool test_kernels_simulated(void); /* whether variants of cuda are there */
+/* Whether they run under ThreadSanitizer, where shapes should have few threads and blocks. */
+bool test_kernels_slow(void);
 bool test_kernels_cuda(const struct test_kernels *t); /* whether this is one */
 /* Device memory, which tests read and write while the stream rests. AddressSanitizer knows its
  * end. */

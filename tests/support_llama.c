@@ -174,11 +174,11 @@ static void micro_open(struct llama_plain *p, struct micro *m, const int32_t *to
     struct plain_arrays *a = &p->arrays;
     uint64_t n = p->net.tokens, h = p->spec.shape.hidden;
     for (uint32_t i = 0; i <= p->spec.layer_count; i++)
-        m->x[i] = plain_memory(a, n * h * 4);
+        m->x[i] = plain_device_memory(a, n * h * 4);
     for (uint32_t i = 0; i < p->spec.layer_count; i++)
-        m->inner[i] = plain_memory(a, p->net.inner_bytes);
+        m->inner[i] = plain_device_memory(a, p->net.inner_bytes);
     for (int i = 0; i < 2; i++)
-        m->d[i] = plain_memory(a, n * h * sizeof(float));
+        m->d[i] = plain_device_memory(a, n * h * sizeof(float));
     float *stats = plain_memory(a, 3 * n * sizeof *stats);
     m->stats = (struct head_stats){stats, stats + n, stats + 2 * n};
     m->losses = plain_memory(a, network_chunk_count(&p->net) * sizeof *m->losses);
@@ -192,11 +192,11 @@ static void micro_close(struct llama_plain *p, struct micro *m)
 {
     struct plain_arrays *a = &p->arrays;
     for (uint32_t i = 0; i <= p->spec.layer_count; i++)
-        plain_memory_free(a, m->x[i]);
+        plain_device_memory_free(a, m->x[i]);
     for (uint32_t i = 0; i < p->spec.layer_count; i++)
-        plain_memory_free(a, m->inner[i]);
-    plain_memory_free(a, m->d[0]);
-    plain_memory_free(a, m->d[1]);
+        plain_device_memory_free(a, m->inner[i]);
+    plain_device_memory_free(a, m->d[0]);
+    plain_device_memory_free(a, m->d[1]);
     plain_memory_free(a, m->stats.max);
     plain_memory_free(a, m->losses);
     plain_memory_free(a, (void *)(uintptr_t)m->tokens);
@@ -211,10 +211,10 @@ void llama_plain_step(struct llama_plain *p, const int32_t *tokens, uint64_t tar
     struct loop l = {.p = p, .scale = 1.0f / (float)target_count};
     l.rope = plain_memory(&p->arrays,
                           (uint64_t)p->spec.shape.length * p->spec.shape.head_dim * sizeof(float));
-    l.scratch =
-        plain_memory(&p->arrays, p->net.forward_scratch_bytes + p->net.backward_scratch_bytes +
-                                     p->net.head_scratch_bytes + p->net.inner_bytes +
-                                     ((uint64_t)p->spec.shape.vocab + p->net.tokens + 2) * 8);
+    l.scratch = plain_device_memory(&p->arrays,
+                                    p->net.forward_scratch_bytes + p->net.backward_scratch_bytes +
+                                        p->net.head_scratch_bytes + p->net.inner_bytes +
+                                        ((uint64_t)p->spec.shape.vocab + p->net.tokens + 2) * 8);
     assert_ok(network_rope(&p->net, l.rope));
     plain_begin(&p->arrays);
     for (uint32_t m = 0; m < count; m++) {
@@ -239,5 +239,5 @@ void llama_plain_step(struct llama_plain *p, const int32_t *tokens, uint64_t tar
     for (uint32_t m = 0; m < count; m++)
         micro_close(p, &micros[m]);
     plain_memory_free(&p->arrays, l.rope);
-    plain_memory_free(&p->arrays, l.scratch);
+    plain_device_memory_free(&p->arrays, l.scratch);
 }

@@ -24,6 +24,51 @@ void plain_memory_free(struct plain_arrays *p, void *memory)
     free(memory);
 }
 
+void *plain_device_memory(struct plain_arrays *p, uint64_t bytes)
+{
+    if (!p->apart)
+        return plain_memory(p, bytes);
+    void *memory;
+    assert_ok(p->device->table->mem_alloc(p->device, bytes + 1, &memory));
+    assert_ok(p->device->table->fill(p->stream, memory, 0, bytes + 1));
+    return memory;
+}
+
+void plain_device_memory_free(struct plain_arrays *p, void *memory)
+{
+    if (!p->apart)
+        plain_memory_free(p, memory);
+    else if (memory)
+        assert_ok(p->device->table->mem_free(p->device, memory));
+}
+
+/* A block's weights as the CPU can read and change them. */
+static void *weight_borrow(const struct plain_arrays *plain, size_t block)
+{
+    struct plain_arrays *p = (struct plain_arrays *)(uintptr_t)plain;
+    uint64_t bytes =
+        p->model.things[block].element_count * weir_part_bytes(&p->model, WEIR_PART_WEIGHT);
+    if (!p->apart)
+        return p->weight[block];
+    void *copy = plain_memory(p, bytes);
+    assert_ok(p->device->table->copy(p->stream, copy, p->weight[block], bytes, WEIR_COPY_TO_HOST));
+    assert_ok(p->device->table->stream_sync(p->stream));
+    return copy;
+}
+
+static void weight_return(const struct plain_arrays *plain, size_t block, void *weight)
+{
+    struct plain_arrays *p = (struct plain_arrays *)(uintptr_t)plain;
+    uint64_t bytes =
+        p->model.things[block].element_count * weir_part_bytes(&p->model, WEIR_PART_WEIGHT);
+    if (!p->apart)
+        return;
+    assert_ok(
+        p->device->table->copy(p->stream, p->weight[block], weight, bytes, WEIR_COPY_TO_DEVICE));
+    assert_ok(p->device->table->stream_sync(p->stream));
+    plain_memory_free(p, weight);
+}
+
 void plain_open(struct plain_arrays *p, enum weir_dtype dtype, enum weir_dtype grad_dtype,
                 struct weir_grain grain)
 {
@@ -37,6 +82,9 @@ void plain_open(struct plain_arrays *p, enum weir_dtype dtype, enum weir_dtype g
     assert_ok(weir_kernels_find(plain_device, &kernels));
     assert_ok(kernels->open(&p->kernels, p->device, 2, NULL, NULL));
     weir_model_open(&p->model, dtype, grad_dtype, grain);
+    struct weir_device_info info;
+    device->info(p->device, &info);
+    p->apart = !info.calls_run_on_cpu;
     p->bad_count = plain_memory(p, sizeof *p->bad_count);
 }
 
@@ -46,9 +94,9 @@ void plain_block_add(struct plain_arrays *p, const struct weir_tensor *tensors, 
     assert_ok(weir_model_block_add(&p->model, tensors, count, &id));
     assert_true(id < PLAIN_BLOCKS);
     const struct weir_thing *thing = &p->model.things[id];
-    p->weight[id] = plain_memory(p, thing->element_count * 4);
+    p->weight[id] = plain_device_memory(p, thing->element_count * 4);
     p->state[id] = plain_memory(p, thing->element_count * 10);
-    p->grad[id] = plain_memory(p, thing->element_count * 4);
+    p->grad[id] = plain_device_memory(p, thing->element_count * 4);
     plain_memory_free(p, p->partials);
     p->partials = plain_memory(p, (p->model.trained_segment_count + 1) * sizeof(double));
 }
@@ -56,9 +104,9 @@ void plain_block_add(struct plain_arrays *p, const struct weir_tensor *tensors, 
 void plain_close(struct plain_arrays *p)
 {
     for (size_t b = 0; b < p->model.thing_count; b++) {
-        plain_memory_free(p, p->weight[b]);
+        plain_device_memory_free(p, p->weight[b]);
         plain_memory_free(p, p->state[b]);
-        plain_memory_free(p, p->grad[b]);
+        plain_device_memory_free(p, p->grad[b]);
     }
     plain_memory_free(p, p->partials);
     plain_memory_free(p, p->bad_count);
@@ -80,20 +128,22 @@ void plain_load(struct plain_arrays *p, uint32_t block, uint32_t tensor, const f
 {
     const struct weir_thing *thing = &p->model.things[block];
     const struct weir_block_tensor *t = &thing->tensors[tensor];
+    void *weight = weight_borrow(p, block);
     for (uint64_t i = 0; i < t->count; i++) {
         uint64_t at = t->offset + i;
         if (p->model.dtype == WEIR_FP32) {
-            ((float *)p->weight[block])[at] = values[i];
+            ((float *)weight)[at] = values[i];
             continue;
         }
         int16_t rest;
-        weir_master_split(&values[i], (uint16_t *)p->weight[block] + at, &rest, 1);
+        weir_master_split(&values[i], (uint16_t *)weight + at, &rest, 1);
         if (t->kind == WEIR_FROZEN)
             continue;
         const struct weir_segment *s = segment_at(thing, at);
         char *state = (char *)p->state[block] + s->offset * 10;
         ((int16_t *)(void *)state)[at - s->offset] = rest;
     }
+    weight_return(p, block, weight);
 }
 
 void plain_begin(struct plain_arrays *p)
@@ -181,7 +231,7 @@ static uint64_t bytes_different(const void *a, const void *b, uint64_t count)
 }
 
 static uint64_t window_different(const struct plain_arrays *p, weir_run *run, uint32_t b,
-                                 uint32_t w)
+                                 uint32_t w, const void *weights)
 {
     const struct weir_thing *thing = &p->model.things[b];
     const struct weir_window *window = &thing->windows[w];
@@ -191,7 +241,7 @@ static uint64_t window_different(const struct plain_arrays *p, weir_run *run, ui
     assert_ok(
         weir_home_fetch(&run->home, b, w, 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE, &at));
     uint64_t n =
-        bytes_different(at.part[WEIR_PART_WEIGHT], (char *)p->weight[b] + window->offset * weight,
+        bytes_different(at.part[WEIR_PART_WEIGHT], (const char *)weights + window->offset * weight,
                         window->element_count * weight);
     if (w < thing->trained_window_count)
         n += bytes_different(at.part[WEIR_PART_STATE], (char *)p->state[b] + window->offset * state,
@@ -202,9 +252,12 @@ static uint64_t window_different(const struct plain_arrays *p, weir_run *run, ui
 uint64_t plain_compare(const struct plain_arrays *p, weir_run *run)
 {
     uint64_t different = 0;
-    for (uint32_t b = 0; b < p->model.thing_count; b++)
+    for (uint32_t b = 0; b < p->model.thing_count; b++) {
+        void *weights = weight_borrow(p, b);
         for (uint32_t w = 0; w < p->model.things[b].window_count; w++)
-            different += window_different(p, run, b, w);
+            different += window_different(p, run, b, w, weights);
+        weight_return(p, b, weights);
+    }
     return different;
 }
 
@@ -212,8 +265,10 @@ uint64_t plain_compare(const struct plain_arrays *p, weir_run *run)
 static uint64_t block_hash(const struct plain_arrays *p, size_t block)
 {
     const struct weir_thing *thing = &p->model.things[block];
-    uint64_t hash = XXH3_64bits(p->weight[block], thing->element_count *
-                                                      weir_part_bytes(&p->model, WEIR_PART_WEIGHT));
+    void *weights = weight_borrow(p, block);
+    uint64_t hash =
+        XXH3_64bits(weights, thing->element_count * weir_part_bytes(&p->model, WEIR_PART_WEIGHT));
+    weight_return(p, block, weights);
     for (uint32_t s = 0; p->model.dtype == WEIR_BF16 && s < thing->trained_segment_count; s++)
         hash = XXH3_64bits_withSeed((const char *)p->state[block] + thing->segments[s].offset * 10,
                                     thing->segments[s].count * 2ull, hash);

@@ -19,8 +19,9 @@ struct plain_arrays {
     struct weir_device *device;
     struct weir_stream *stream;
     struct weir_kernels *kernels;
-    void *weight[PLAIN_BLOCKS], *state[PLAIN_BLOCKS];
-    float *grad[PLAIN_BLOCKS];
+    bool apart; /* from the CPU: device memory is reached by copies alone */
+    void *weight[PLAIN_BLOCKS], *state[PLAIN_BLOCKS]; /* the weight in device memory */
+    float *grad[PLAIN_BLOCKS];                        /* the same */
     bool fresh[PLAIN_BLOCKS]; /* the gradient holds nothing of this step yet */
     bool made[PLAIN_BLOCKS];  /* it holds something */
     double *partials;
@@ -32,9 +33,12 @@ void plain_open(struct plain_arrays *plain, enum weir_dtype dtype, enum weir_dty
                 struct weir_grain grain);
 void plain_block_add(struct plain_arrays *plain, const struct weir_tensor *tensors, size_t count);
 void plain_close(struct plain_arrays *plain);
-/* Zeros in pinned memory: the kernels of every device reach it. */
+/* Zeros in pinned memory, which the kernels of every device reach. */
 void *plain_memory(struct plain_arrays *plain, uint64_t bytes);
 void plain_memory_free(struct plain_arrays *plain, void *memory);
+/* Zeros in the device's memory, for operands of products; on the host the same as pinned memory. */
+void *plain_device_memory(struct plain_arrays *plain, uint64_t bytes);
+void plain_device_memory_free(struct plain_arrays *plain, void *memory);
 /* fp32 masters of a whole tensor. */
 void plain_load(struct plain_arrays *plain, uint32_t block, uint32_t tensor, const float *values);
 void plain_begin(struct plain_arrays *plain);

@@ -13,7 +13,7 @@ struct shape {
 
 static const struct shape shapes[] = {
     {1, 1, 1},       {3, 31, 31},  {33, 127, 33},   {31, 100, 16}, {127, 65, 64},
-    {2, 5000, 4096}, {4097, 7, 4}, {3, 9001, 4097}, /* more than a GPU's block holds */
+    {2, 5000, 4096}, {4097, 3, 3}, {3, 9001, 4097}, /* more than a GPU's block holds */
     {2, 8200, 8200},
 };
 #define SHAPE_COUNT (sizeof shapes / sizeof *shapes)
@@ -158,6 +158,8 @@ static void tiles_give_loss_and_gradient(void **state)
 {
     (void)state;
     for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        if (shapes[i].rows > 1000 && test_kernels_slow())
+            continue;
         struct test_op op = op_of(&shapes[i]);
         if (shapes[i].vocab == 1)
             op.gradient_count = 0; /* it is 0 */

@@ -12,7 +12,8 @@
 enum schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 
 struct arguments {
-    const char *model, *data, *eval_data, *device, *nvme, *io_engine, *out, *log, *export_fp32, *timeline;
+    const char *model, *data, *eval_data, *device, *nvme, *io_engine, *out, *log, *export_fp32,
+        *timeline;
     uint64_t device_bytes, host_bytes;    /* UINT64_MAX: all in memory */
     uint32_t seq_len, micro_batch, batch; /* batch: sequences a step */
     uint64_t steps, eval_every, eval_batches, warmup, save_every, keep, max_skips, seed;

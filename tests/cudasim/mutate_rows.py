@@ -2,8 +2,8 @@
 """Proves that the tests see faults in the kernels of rows: each mutant below is compiled into the
 kernels' shared object, and the test of its operation must fail on the simulated GPU.
 
-mutate_rows.py BUILD (build/dev). Those marked RACE show under ThreadSanitizer alone: they run if
-BUILD is one of its builds."""
+mutate_rows.py BUILD [TEST ...]: in build/dev, all of them or those of norm, say. Those marked RACE
+show under ThreadSanitizer alone: they run if BUILD is one of its builds."""
 import os
 import re
 import subprocess
@@ -52,7 +52,8 @@ MUTANTS = [  # file, test, what is replaced, by what
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else f"{root}/build/dev")
-work = f"{build}/mutants-rows"
+tests = sys.argv[2:] or ("norm", "rope", "embed", "head")
+work = f"{build}/mutants-rows/{os.getpid()}"
 os.makedirs(f"{work}/kernels", exist_ok=True)
 tsan = "thread" in re.search(r"WEIR_SANITIZE:STRING=(.*)", open(f"{build}/CMakeCache.txt").read())[1]
 library = "tests/cudasim/libweir_cuda_sim.so"
@@ -97,12 +98,12 @@ def make(name, text, test):
     return f"{work}/libmutant.so"
 
 
-for test in ("norm", "rope", "embed", "head"):  # one that fails by itself would report every mutant
+for test in tests:  # one that fails by itself would report every mutant
     if not run(test, None):
         sys.exit(f"test_{test}_sim fails without any mutant")
 seen = missed = 0
 for name, test, old, new, *race in MUTANTS:
-    if race and not tsan:
+    if race and not tsan or test not in tests:
         continue
     text = open(f"{root}/kernels/{name}").read()
     what = f"{name}: {' '.join(old.split())!r} -> {' '.join(new.split())!r}"

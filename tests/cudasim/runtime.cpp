@@ -90,11 +90,14 @@ cudaError_t Call::result(cudaError_t code) const
 {
     if (code_ != 0)
         code = static_cast<cudaError_t>(code_);
-    else if (state.fault != 0)
-        code = static_cast<cudaError_t>(state.fault);
     if (code != cudaSuccess)
         last_error = code;
     return code;
+}
+
+cudaError_t Call::waited() const
+{
+    return result(static_cast<cudaError_t>(state.fault));
 }
 
 } // namespace cudasim::runtime
@@ -326,7 +329,7 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     stream_check(stream, "cudaStreamSynchronize");
     force(stream, stream->queued);
     order_acquire(&stream->order);
-    return call.result();
+    return call.waited();
 }
 
 /* ---- events */
@@ -399,7 +402,7 @@ API cudaError_t cudaEventQuery(cudaEvent_t event)
     if (!ticket->done)
         return call.result(cudaErrorNotReady);
     order_acquire(&ticket->order);
-    return call.result();
+    return call.waited();
 }
 
 API cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -413,7 +416,7 @@ API cudaError_t cudaEventSynchronize(cudaEvent_t event)
         return call.result();
     force(ticket);
     order_acquire(&ticket->order);
-    return call.result();
+    return call.waited();
 }
 
 /* ---- operations; copies and fills are in runtime_memory.cpp */

@@ -25,9 +25,13 @@ namespace
 
 constexpr size_t page_bytes = 4096, align_bytes = 256;
 
-/* Whole pages of living device memory. */
-std::map<char *, size_t> regions;
-bool open = true, shared = false;
+/* Whole pages of living device memory. Made at its first use, which may be before main. */
+std::map<char *, size_t> &regions()
+{
+    static auto &made = *new std::map<char *, size_t>;
+    return made;
+}
+bool open, shared;
 struct sigaction former;
 
 void on_fault(int number, siginfo_t *info, void *context)
@@ -64,7 +68,7 @@ void protect(char *at, size_t bytes, int protection)
 
 void protect_all(int protection)
 {
-    for (const auto &[at, bytes] : regions)
+    for (const auto &[at, bytes] : regions())
         protect(at, bytes, protection);
 }
 
@@ -98,15 +102,15 @@ void guard_add(void *memory, size_t bytes)
     guard_open();
     handler_install();
     madvise(memory, bytes, MADV_HUGEPAGE); /* fewer pages to protect */
-    regions[static_cast<char *>(memory)] = bytes;
+    regions()[static_cast<char *>(memory)] = bytes;
 }
 
 void guard_remove(void *memory)
 {
-    auto region = regions.find(static_cast<char *>(memory));
+    auto region = regions().find(static_cast<char *>(memory));
     protect(region->first, region->second, PROT_NONE);
     madvise(region->first, region->second, MADV_DONTNEED);
-    regions.erase(region);
+    regions().erase(region);
 }
 
 static size_t pages(size_t bytes)

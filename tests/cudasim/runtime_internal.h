@@ -191,6 +191,9 @@ class Call
     /* It shall do nothing and return result(). */
     bool refused() const;
     cudaError_t result(cudaError_t code = cudaSuccess) const;
+    /* Of a call that has waited: a fault since it began as well. A call that queues and so lets
+     * something fail has succeeded itself; the next one tells. */
+    cudaError_t waited() const;
 
   private:
     Unseen unseen_;

@@ -68,6 +68,7 @@ static void call_open(struct call *c)
     const uint64_t most = WORKSPACE;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     *c = (struct call){0};
+    cudasim_share_memory(1); /* operands are written and read in place */
     assert_int_equal(0, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     assert_int_equal(0, cublasLtCreate(&c->handle));
     assert_int_equal(0, cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
