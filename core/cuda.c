@@ -1,6 +1,7 @@
 #include "core/cuda_internal.h"
 #include "core/memory.h"
 
+#include <ctype.h>
 #include <stdio.h>
 
 /* The oldest driver that runs what this toolkit compiled (CUDA's release notes, minor version
@@ -11,6 +12,7 @@
 #define OLDEST_DRIVER 525
 #endif
 #define OLDEST_CAPABILITY 8 /* major: bf16 tensor cores, cp.async */
+#define RESERVE_BYTES     ((size_t)256 << 20)
 
 /* ---- failures */
 
@@ -92,8 +94,21 @@ static enum weir_status properties_read(struct cuda_device *device)
                          "choose another GPU with CUDA_VISIBLE_DEVICES, or device \"host\"",
                          properties.name, properties.major, properties.minor, OLDEST_CAPABILITY);
     device->total_bytes = properties.totalGlobalMem;
+    device->reaches_host = properties.canUseHostPointerForRegisteredMem != 0;
     snprintf(device->name, sizeof device->name, "%.40s, %llu MiB", properties.name,
              (unsigned long long)device->total_bytes >> 20);
+    return WEIR_OK;
+}
+
+/* Without a bound: what is free now, less what CUDA takes later for modules and libraries. */
+static enum weir_status bound_find(struct cuda_device *device)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    if (device->options.memory_bytes != UINT64_MAX)
+        return WEIR_OK;
+    WEIR_TRY(weir_cuda_result(&device->base, (int)cudaMemGetInfo(&free_bytes, &total_bytes),
+                              "cudaMemGetInfo"));
+    device->options.memory_bytes = free_bytes > RESERVE_BYTES ? free_bytes - RESERVE_BYTES : 0;
     return WEIR_OK;
 }
 
@@ -122,6 +137,8 @@ static enum weir_status cuda_open(struct weir_device **out,
     pthread_mutex_init(&device->sticky.lock, NULL);
     enum weir_status status = properties_read(device);
     if (status == WEIR_OK)
+        status = bound_find(device);
+    if (status == WEIR_OK)
         status = weir_cuda_memory_open(device);
     if (status != WEIR_OK) {
         cuda_close(&device->base);
@@ -131,12 +148,35 @@ static enum weir_status cuda_open(struct weir_device **out,
     return WEIR_OK;
 }
 
+/* Linux says where a PCI device is attached; -1 where it does not know either. */
+static int cuda_numa_node(void)
+{
+    char bus[32] = "", path[96];
+    int version = 0, node = -1;
+    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0 ||
+        cudaDeviceGetPCIBusId(bus, (int)sizeof bus, 0) != cudaSuccess) {
+        (void)cudaGetLastError(); /* open will tell */
+        return -1;
+    }
+    for (char *c = bus; *c != 0; c++)
+        *c = (char)tolower((unsigned char)*c);
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", bus);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    if (fscanf(file, "%d", &node) != 1)
+        node = -1;
+    fclose(file);
+    return node;
+}
+
 static void cuda_info(struct weir_device *base, struct weir_device_info *out)
 {
     struct cuda_device *device = cuda_device(base);
     uint64_t bound = device->options.memory_bytes;
     *out = (struct weir_device_info){.memory_bytes =
-                                         bound < device->total_bytes ? bound : device->total_bytes};
+                                         bound < device->total_bytes ? bound : device->total_bytes,
+                                     .reaches_host = device->reaches_host};
     snprintf(out->name, sizeof out->name, "%s", device->name);
     pthread_mutex_lock(&device->lock);
     out->memory_used_bytes = device->used_bytes;
@@ -146,6 +186,7 @@ static void cuda_info(struct weir_device *base, struct weir_device_info *out)
 
 const struct weir_device_table weir_cuda_table = {
     .name = "cuda",
+    .numa_node = cuda_numa_node,
     .open = cuda_open,
     .close = cuda_close,
     .info = cuda_info,

@@ -79,6 +79,7 @@ struct cuda_device {
     char name[64];
     uint64_t total_bytes; /* of the device */
     uint64_t granularity_bytes;
+    bool reaches_host;
 
     pthread_mutex_t lock; /* the lists and counts below */
     struct cuda_block *blocks;

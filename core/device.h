@@ -77,6 +77,7 @@ struct weir_device_info {
 
 struct weir_device_table {
     const char *name;
+    int (*numa_node)(void); /* nearest to the device that open would take; -1: anywhere */
     enum weir_status (*open)(struct weir_device **out, const struct weir_device_options *options);
     void (*close)(struct weir_device *device); /* waits for all streams first */
     void (*info)(struct weir_device *device, struct weir_device_info *out);

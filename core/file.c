@@ -48,6 +48,22 @@ int weir_file_open(const char *path, int flags, unsigned mode, int *fd)
     return *fd < 0 ? errno : 0;
 }
 
+int weir_file_read(int fd, void *bytes, size_t byte_count, uint64_t offset, size_t *got)
+{
+    int fault = turn(WEIR_FILE_READ);
+    *got = 0;
+    while (!fault && *got < byte_count) {
+        ssize_t n = pread(fd, (char *)bytes + *got, byte_count - *got, (off_t)(offset + *got));
+        if (n < 0 && errno != EINTR)
+            fault = errno;
+        if (n == 0)
+            break;
+        if (n > 0)
+            *got += (size_t)n;
+    }
+    return fault;
+}
+
 int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset)
 {
     int fault = turn(WEIR_FILE_WRITE);

@@ -1,6 +1,6 @@
 /*
- * The system calls that make a checkpoint durable, so that tests can make the Nth one fail.
- * Each returns 0 or an errno.
+ * The system calls on files, but for those of the I/O engines, so that tests can make the Nth one
+ * fail. Each returns 0 or an errno.
  */
 #ifndef WEIR_CORE_FILE_H
 #define WEIR_CORE_FILE_H
@@ -10,6 +10,7 @@
 
 enum weir_file_call {
     WEIR_FILE_OPEN,
+    WEIR_FILE_READ,
     WEIR_FILE_WRITE,
     WEIR_FILE_SYNC,
     WEIR_FILE_RENAME,
@@ -18,6 +19,8 @@ enum weir_file_call {
 
 /* open(2) with O_CLOEXEC added. */
 int weir_file_open(const char *path, int flags, unsigned mode, int *fd);
+/* From offset; fewer than byte_count only at the file's end. */
+int weir_file_read(int fd, void *bytes, size_t byte_count, uint64_t offset, size_t *got);
 /* All of it, at offset; EINTR and short writes go on. */
 int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset);
 int weir_file_sync(int fd);

@@ -35,6 +35,11 @@ static enum weir_status host_open(struct weir_device **out,
     return WEIR_OK;
 }
 
+static int host_numa_node(void)
+{
+    return -1;
+}
+
 static void host_info(struct weir_device *base, struct weir_device_info *out)
 {
     struct host_device *device = host_device(base);
@@ -55,6 +60,7 @@ void weir_host_fail_at(struct weir_device *device, uint64_t nth)
 
 const struct weir_device_table weir_host_table = {
     .name = "host",
+    .numa_node = host_numa_node,
     .open = host_open,
     .close = host_close,
     .info = host_info,

@@ -163,6 +163,8 @@ static void entry_run(struct host_stream *stream)
 
 /* ---- the thread */
 
+#define BRIEF_MOST 8 /* then the others have their turn, whatever comes */
+
 WEIR_TSAN_BLIND static void slot_read(const struct host_slot *slot, uint64_t *words)
 {
     for (size_t i = 0; i < HOST_ENTRY_WORDS; i++)
@@ -202,6 +204,33 @@ static bool stream_step(struct host_engine *engine, struct host_stream **link)
     return true;
 }
 
+/* Takes no time. */
+static bool brief(const struct host_entry *entry)
+{
+    return entry->op == HOST_RECORD || entry->op == HOST_WAIT ||
+           (entry->op == HOST_CALL && entry->call.brief);
+}
+
+static bool brief_next(struct host_stream *stream)
+{
+    if (!stream->loaded)
+        stream->loaded =
+            entry_load(stream, atomic_load_explicit(&stream->done, memory_order_relaxed));
+    return stream->loaded && brief(&stream->entry);
+}
+
+/* A stream's turn: one operation and what is brief behind it. Else whoever is told of that
+ * operation would wait for a kernel of another stream at the event, and for one more at the wake.
+ */
+static bool stream_turn(struct host_engine *engine, struct host_stream **link)
+{
+    struct host_stream *stream = *link;
+    bool progress = stream_step(engine, link), more = progress;
+    for (int i = 0; i < BRIEF_MOST && more && *link == stream && brief_next(stream); i++)
+        more = stream_step(engine, link);
+    return progress;
+}
+
 static void streams_adopt(struct host_engine *engine)
 {
     struct host_stream *stream =
@@ -219,7 +248,7 @@ static bool streams_step(struct host_engine *engine)
     bool progress = false;
     for (struct host_stream **link = &engine->streams; *link != NULL;) {
         struct host_stream *stream = *link;
-        progress |= stream_step(engine, link);
+        progress |= stream_turn(engine, link);
         if (*link == stream)
             link = &stream->next;
     }

@@ -55,6 +55,7 @@ struct host_move {
 struct host_call {
     weir_call_fn *fn;
     alignas(max_align_t) unsigned char argument[WEIR_CALL_BYTES];
+    bool brief; /* names no bytes: a stamp, a wake */
 #if WEIR_TSAN
     struct weir_range ranges[WEIR_CALL_RANGES];
     size_t range_count;

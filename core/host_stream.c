@@ -227,7 +227,7 @@ enum weir_status weir_host_call(struct weir_stream *base, weir_call_fn *fn, cons
                          "and %d",
                          stream->name, argument_bytes, range_count, WEIR_CALL_BYTES,
                          WEIR_CALL_RANGES);
-    struct host_entry entry = {.op = HOST_CALL, .call = {.fn = fn}};
+    struct host_entry entry = {.op = HOST_CALL, .call = {.fn = fn, .brief = range_count == 0}};
     if (argument_bytes > 0)
         memcpy(entry.call.argument, argument, argument_bytes);
 #if WEIR_TSAN

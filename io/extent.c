@@ -1,10 +1,10 @@
 #include "io/extent.h"
+#include "core/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #define FILL_BYTES         (8u << 20) /* of one request, cut into pieces by the front */
 #define FILL_ALIGN_BYTES   65536u
 #define FILL_COUNT         2
+#define NAMES_MOST         100u
 
 enum weir_status weir_extent_preflight(const char *directory, uint64_t bytes)
 {
@@ -36,22 +37,26 @@ enum weir_status weir_extent_preflight(const char *directory, uint64_t bytes)
     return WEIR_OK;
 }
 
-/* An unlinked file of the directory, or -1 and errno. */
-static int unlinked_open(const char *directory, int flags)
+/* An unlinked file of the directory; 0 or an errno. */
+static int unlinked_open(const char *directory, int flags, int *fd)
 {
-    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
-        return fd;
-    char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/weir-extent-XXXXXX", directory);
-    if (length < 0 || (size_t)length >= sizeof path) {
-        errno = ENAMETOOLONG;
-        return -1;
+    flags |= O_RDWR;
+    int error = weir_file_open(directory, O_TMPFILE | flags, 0600, fd);
+    if (error != EOPNOTSUPP && error != EISDIR)
+        return error;
+    for (unsigned number = 0; number < NAMES_MOST; number++) {
+        char path[PATH_MAX];
+        int length =
+            snprintf(path, sizeof path, "%s/weir-extent-%ld-%u", directory, (long)getpid(), number);
+        if (length < 0 || (size_t)length >= sizeof path)
+            return ENAMETOOLONG;
+        error = weir_file_open(path, O_CREAT | O_EXCL | flags, 0600, fd);
+        if (error == 0)
+            unlink(path);
+        if (error != EEXIST)
+            return error;
     }
-    fd = mkostemp(path, O_CLOEXEC | flags);
-    if (fd >= 0)
-        unlink(path);
-    return fd;
+    return EEXIST;
 }
 
 static enum weir_status direct_refuse(const char *directory, bool require_direct,
@@ -74,14 +79,14 @@ static enum weir_status file_make(struct weir_extent *extent, const char *direct
                                   bool require_direct, struct weir_log *log)
 {
     extent->direct = true;
-    extent->fd = unlinked_open(directory, O_DIRECT);
-    if (extent->fd < 0 && errno == EINVAL) {
+    int error = unlinked_open(directory, O_DIRECT, &extent->fd);
+    if (error == EINVAL) {
         WEIR_TRY(direct_refuse(directory, require_direct, log));
         extent->direct = false;
-        extent->fd = unlinked_open(directory, 0);
+        error = unlinked_open(directory, 0, &extent->fd);
     }
-    if (extent->fd < 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "extent \"%s\": no file can be made there",
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "extent \"%s\": no file can be made there",
                                directory);
     if (fallocate(extent->fd, 0, 0, (off_t)extent->byte_count) == 0)
         return WEIR_OK;

@@ -1,3 +1,4 @@
+#include "core/file.h"
 #include "core/memory.h"
 #include "io/safetensors_internal.h"
 
@@ -31,23 +32,16 @@ struct weir_tensors {
 static enum weir_status bytes_read(const char *path, int fd, uint64_t offset_bytes, void *out,
                                    uint64_t byte_count, const char *what)
 {
-    uint64_t done = 0;
-    while (done < byte_count) {
-        ssize_t got =
-            pread(fd, (char *)out + done, byte_count - done, (off_t)(offset_bytes + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\": %s: read at %" PRIu64 " failed",
-                                   path, what, offset_bytes + done);
-        if (got == 0)
-            return weir_fail(WEIR_ERR_CORRUPT,
-                             "\"%s\": %s: the file ends at %" PRIu64 ", bytes [%" PRIu64
-                             ", %" PRIu64 ") are needed; fetch the file again",
-                             path, what, offset_bytes + done, offset_bytes,
-                             offset_bytes + byte_count);
-        done += (uint64_t)got;
-    }
+    size_t got;
+    int error = weir_file_read(fd, out, byte_count, offset_bytes, &got);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": %s: read at %" PRIu64 " failed", path,
+                               what, offset_bytes + got);
+    if (got < byte_count)
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "\"%s\": %s: the file ends at %" PRIu64 ", bytes [%" PRIu64 ", %" PRIu64
+                         ") are needed; fetch the file again",
+                         path, what, offset_bytes + got, offset_bytes, offset_bytes + byte_count);
     return WEIR_OK;
 }
 
@@ -55,12 +49,12 @@ static enum weir_status bytes_read(const char *path, int fd, uint64_t offset_byt
 static enum weir_status regular_open(const char *path, const char *listed_in, int *fd,
                                      uint64_t *byte_count)
 {
-    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (opened < 0 && listed_in != NULL)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\": listed in \"%s\", cannot be opened",
+    int opened, error = weir_file_open(path, O_RDONLY | O_NONBLOCK, 0, &opened);
+    if (error && listed_in != NULL)
+        return weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": listed in \"%s\", cannot be opened",
                                path, listed_in);
-    if (opened < 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\": cannot be opened", path);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": cannot be opened", path);
     struct stat stat;
     if (fstat(opened, &stat) != 0 || !S_ISREG(stat.st_mode)) {
         close(opened);

@@ -159,7 +159,8 @@ static void adam_run(void *argument)
     const struct weir_adam_args *a = (const void *)call->args;
     uint32_t elements = weir_window_elements(a->segments, a->segment_count);
     uint64_t bad = 0;
-#pragma omp parallel for num_threads(k->thread_count) schedule(static) reduction(+ : bad) if (k->thread_count > 1)
+    /* A window ends when its slowest thread does: who is held up leaves chunks to the others. */
+#pragma omp parallel for num_threads(k->thread_count) schedule(dynamic, 8) reduction(+ : bad) if (k->thread_count > 1)
     for (uint32_t at = 0; at < elements; at += CHUNK)
         bad += chunk_run(k->isa, a, at);
     if (bad > 0)

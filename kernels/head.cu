@@ -18,7 +18,9 @@ template <bool whole> __global__ void __launch_bounds__(threads) stats_rows(cons
     const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
     const uint32_t width = row < a.rows ? a.tile_rows : 0, step = blockDim.x * pack * each;
     const float *logits = a.logits + (uint64_t)row * width;
-    const float before = a.first || width == 0 ? weir_row_max::neutral : a.max[row];
+    /* Read by the thread that will write it: a row of one warp meets no barrier in between. */
+    const bool has_before = threadIdx.x == 0 && width > 0 && !a.first;
+    const float before = has_before ? a.max[row] : weir_row_max::neutral;
     float l[each][pack], max = before, sum = 0;
     for (uint32_t first = 0; first < width; first += step) {
         weir_row_load_share<whole>(logits, first, width, l, weir_row_max::neutral);

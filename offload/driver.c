@@ -3,6 +3,7 @@
  * place, weir_io_reap.
  */
 #include "core/clock.h"
+#include "core/thread.h"
 #include "offload/replay_internal.h"
 
 #define RESULTS 64
@@ -244,6 +245,7 @@ void *weir_replay_drive(void *argument)
 {
     struct weir_replay *r = argument;
     pthread_setname_np(pthread_self(), "weir-driver");
+    weir_thread_prompt();
     pthread_mutex_lock(&r->lock);
     while (!r->stop) {
         bool moved = false;

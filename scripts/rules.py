@@ -10,7 +10,7 @@ RANK = {"core": 0, "alloc": 1, "io": 1, "kernels": 1, "offload": 2, "zero": 3, "
 LIBRARY = ("core", "alloc", "io", "kernels", "offload", "zero")
 FORBIDDEN = re.compile(r"(?<![\w.>])(getenv|exit|abort|printf|fprintf|puts|perror|sleep|usleep|system)\s*\(")
 found = []
-CUDA = r"core/cuda\w*\.[ch]$|kernels/\w+\.cuh?$|zero/nccl\.c$|tests/cudasim/"
+CUDA = r"core/cuda\w*\.[ch]$|kernels/\w+\.cuh?$|zero/nccl\.c$|tests/(cudasim|gpu)/"
 SOURCES = ["*.c", "*.h", "*.cpp", "*.cu", "*.cuh"]
 files = subprocess.run(["git", "ls-files", *SOURCES], capture_output=True, text=True, check=True).stdout.split()
 for path in files:

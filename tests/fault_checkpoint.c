@@ -3,13 +3,17 @@
  * the same bits: the Nth open, write, sync and rename fail in turn.
  */
 #include "core/file.h"
+#include "io/safetensors.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
@@ -133,6 +137,64 @@ static void a_failed_save_loses_nothing(void **state)
     one_call(WEIR_FILE_RENAME, EIO, WEIR_ERR_IO);
 }
 
+static void value_write(const char *path, const char *suffix, uint64_t element, float value)
+{
+    char file[400];
+    struct weir_tensors *tensors;
+    snprintf(file, sizeof file, "%s/optimizer.safetensors", path);
+    assert_ok(weir_tensors_open(&tensors, file));
+    const struct weir_file_tensor *found = NULL;
+    for (size_t i = 0; i < weir_tensors_count(tensors) && !found; i++) {
+        const struct weir_file_tensor *tensor = weir_tensors_at(tensors, i);
+        size_t length = strlen(tensor->name), end = strlen(suffix);
+        if (length > end && strcmp(tensor->name + length - end, suffix) == 0)
+            found = tensor;
+    }
+    assert_non_null(found);
+    int fd = open(file, O_WRONLY);
+    assert_int_equal(sizeof value, pwrite(fd, &value, sizeof value,
+                                          (off_t)(found->offset_bytes + element * sizeof value)));
+    close(fd);
+    weir_tensors_close(tensors);
+}
+
+/* A moment that would spoil its parameter at the next update is found at load, by name and element;
+ * an infinite exp_avg_sq only stills its parameter, and loads. */
+static void a_bad_moment_is_found_at_load(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *suffix;
+        float value;
+        bool loads;
+    } rows[] = {{".exp_avg", NAN, false},
+                {".exp_avg", INFINITY, false},
+                {".exp_avg_sq", NAN, false},
+                {".exp_avg_sq", -1e-6f, false},
+                {".exp_avg_sq", INFINITY, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[300];
+        struct toy toy;
+        struct toy_plain plain;
+        weir_run *run;
+        snprintf(path, sizeof path, "%s/moment", base);
+        run_begin(&toy, &plain, &run);
+        step_both(&toy, &plain);
+        assert_ok(weir_save(run, path, NULL, NULL, 0));
+        assert_ok(weir_load(run, path));
+        value_write(path, rows[i].suffix, 5, rows[i].value);
+        if (rows[i].loads) {
+            assert_ok(weir_load(run, path));
+        } else {
+            assert_fails(weir_load(run, path), WEIR_ERR_CORRUPT, rows[i].suffix);
+            assert_true(test_contains(weir_last_error()->text, "element 5 is"));
+        }
+        weir_close(run);
+        toy_plain_close(&plain);
+        test_directory_remove(path);
+    }
+}
+
 /* A bit that flips in the extent changes the result: the same-bits properties can fail. */
 static void a_flipped_bit_in_the_extent_is_seen(void **state)
 {
@@ -158,6 +220,7 @@ int main(void)
 {
     test_directory_make(base);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_failed_save_loses_nothing),
+                                       cmocka_unit_test(a_bad_moment_is_found_at_load),
                                        cmocka_unit_test(a_flipped_bit_in_the_extent_is_seen)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     test_directory_remove(base);

@@ -14,9 +14,10 @@ import sys
 TABLE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "kernels.md")
 HEAD = """# Registers and shared memory of the kernels
 
-What ptxas allots, by architecture; no kernel spills or has a stack frame. Static shared memory is the same
-on all. Made by `tests/ptxas.py write`, checked by the test `ptxas`. A change here is a change of occupancy:
-write the table anew if it is meant.
+What ptxas allots: registers by architecture; bytes of static shared memory and of stack frame, which are
+the same on all. No kernel spills (a frame without a spill is a library function's). Made by
+`tests/ptxas.py write`, checked by the test `ptxas`. A change here is a change of occupancy: write the table
+anew if it is meant.
 
 """
 
@@ -51,21 +52,23 @@ def demangled(names):
 
 
 def parse(path):
-    """{kernel: {arch: (registers, shared bytes)}} of one object, and its faults."""
+    """{kernel: {arch: (registers, (shared bytes, frame bytes))}} of one object, and its faults."""
     if not os.path.exists(path + ".ptxas"):
         sys.exit(f"{path}.ptxas: not there; compile the object again with this script as launcher")
-    kernels, faults, name, arch = {}, [], None, None
+    kernels, faults, name, arch, frame_bytes = {}, [], None, None, 0
     for line in open(path + ".ptxas"):
         entry = re.search(r"Compiling entry function '(\S+)' for '(\S+)'", line)
         frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line)
         used = re.search(r"Used (\d+) registers", line)
         if entry:
             name, arch = entry[1], entry[2]
-        elif frame and name and any(int(n) for n in frame.groups()):
-            faults.append(f"{name} on {arch}: {frame[0]}")
+        elif frame and name:
+            frame_bytes, *spilled = [int(n) for n in frame.groups()]
+            if any(spilled):
+                faults.append(f"{name} on {arch}: {frame[0]}")
         elif used and name:
             shared = re.search(r"(\d+) bytes smem", line)
-            kernels.setdefault(name, {})[arch] = (int(used[1]), int(shared[1]) if shared else 0)
+            kernels.setdefault(name, {})[arch] = (int(used[1]), (int(shared[1]) if shared else 0, frame_bytes))
     readable = demangled(list(kernels))
     return dict(zip(readable, kernels.values())), faults
 
@@ -87,17 +90,17 @@ def table_make(objects, version):
         faults += spills
         for name, by_arch in sorted(kernels.items()):
             arches |= by_arch.keys()
-            shared = {shared for _, shared in by_arch.values()}
-            if len(shared) != 1:
-                faults.append(f"{name}: static shared memory differs between architectures: {sorted(shared)}")
-            rows.append((os.path.basename(path)[:-2], name, max(shared), by_arch))
+            memory = {memory for _, memory in by_arch.values()}
+            if len(memory) != 1:
+                faults.append(f"{name}: (shared, frame) bytes differ between architectures: {sorted(memory)}")
+            rows.append((os.path.basename(path)[:-2], name, max(memory), by_arch))
             count += len(by_arch)
     order = sorted(arches, key=lambda arch: int(arch[3:]))
-    lines = [f"nvcc {version}", "", "| source | kernel | shared | " + " | ".join(order) + " |",
-             "| --- | --- |" + " ---: |" * (len(order) + 1)]
-    for source, name, shared, by_arch in rows:
+    lines = [f"nvcc {version}", "", "| source | kernel | shared | frame | " + " | ".join(order) + " |",
+             "| --- | --- |" + " ---: |" * (len(order) + 2)]
+    for source, name, (shared, frame), by_arch in rows:
         registers = " | ".join(str(by_arch[arch][0]) if arch in by_arch else "" for arch in order)
-        lines.append(f"| {source} | `{name}` | {shared} | {registers} |")
+        lines.append(f"| {source} | `{name}` | {shared} | {frame} | {registers} |")
     return lines, faults, count
 
 
@@ -111,7 +114,9 @@ def check(objects, write):
         with open(TABLE, "w") as file:
             file.write(HEAD + "\n".join(lines) + "\n")
     written = open(TABLE).read()[len(HEAD):].splitlines() if os.path.exists(TABLE) else []
-    if written[:1] != lines[:1]:
+    if not written:
+        faults.append("docs/kernels.md is not there: ptxas.py write makes it")
+    elif written[:1] != lines[:1]:
         print(f"docs/kernels.md is of {written[:1]}, this is {lines[0]}: registers are not compared")
     else:
         faults += [f"docs/kernels.md has not: {line}" for line in lines if line not in written]

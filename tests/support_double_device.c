@@ -18,6 +18,11 @@ static enum weir_status double_open(struct weir_device **out,
     return WEIR_OK;
 }
 
+static int double_numa_node(void)
+{
+    return weir_host_table.numa_node();
+}
+
 static void double_close(struct weir_device *device)
 {
     weir_host_table.close(device);
@@ -75,6 +80,7 @@ static void double_event_destroy(struct weir_event *event)
 
 const struct weir_device_table test_double_device = {
     .name = "host",
+    .numa_node = double_numa_node,
     .open = double_open,
     .close = double_close,
     .info = double_info,

@@ -1,6 +1,7 @@
 #include "tests/support_kernels.h"
 #include "tests/cudasim/order.h"
 #include "tests/cudasim/runtime.h"
+#include "tests/gpu/memory.h"
 #include "tests/support.h"
 
 #include <string.h>
@@ -29,6 +30,9 @@
 /* In programs that are linked with the simulator. */
 #pragma weak cudasim_thread_order
 #pragma weak cudasim_share_memory
+/* In programs for a GPU. */
+#pragma weak test_gpu_memory
+#pragma weak test_gpu_memory_free
 
 const char *const test_variant_names[TEST_VARIANT_COUNT] = {
     "generic", "avx2", "avx512", "cuda forward", "cuda reverse", "cuda random"};
@@ -36,6 +40,11 @@ const char *const test_variant_names[TEST_VARIANT_COUNT] = {
 bool test_kernels_simulated(void)
 {
     return cudasim_thread_order != NULL;
+}
+
+bool test_kernels_for_cuda(void)
+{
+    return test_kernels_simulated() || test_gpu_memory != NULL;
 }
 
 bool test_kernels_slow(void)
@@ -55,7 +64,7 @@ bool test_kernels_cuda(const struct test_kernels *t)
 /* Device and instruction set of a variant; false if it is absent. */
 static bool variant_find(const char *variant, const char **device, const char **isa)
 {
-    if (!variant && test_kernels_simulated())
+    if (!variant && test_kernels_for_cuda())
         variant = "cuda forward";
     *device = "host";
     *isa = variant;
@@ -63,9 +72,10 @@ static bool variant_find(const char *variant, const char **device, const char **
         if (variant && strcmp(variant, test_variant_names[TEST_ISA_COUNT + order]) == 0) {
             *device = "cuda";
             *isa = NULL;
-            if (!test_kernels_simulated())
+            if (!test_kernels_for_cuda())
                 return false;
-            cudasim_thread_order((enum cudasim_order)order, 1);
+            if (test_kernels_simulated())
+                cudasim_thread_order((enum cudasim_order)order, 1);
         }
     return true;
 }
@@ -105,18 +115,40 @@ void test_kernels_close(struct test_kernels *t)
     table->stream_destroy(t->stream);
     if (t->kernels)
         t->table->close(t->kernels);
-    for (size_t i = 0; i < t->memory_count; i++) {
-        ASAN_UNPOISON_MEMORY_REGION((char *)t->memory[i] + t->memory_bytes[i], GUARD_BYTES);
-        assert_ok(table->mem_free(t->device, t->memory[i]));
-    }
+    while (t->memory_count > 0)
+        test_kernels_memory_free(t, t->memory[t->memory_count - 1]);
     table->close(t->device);
+}
+
+/* A GPU's own memory is not the CPU's. */
+static enum weir_status memory_make(struct test_kernels *t, uint64_t bytes, void **out)
+{
+    if (test_kernels_cuda(t) && test_gpu_memory != NULL)
+        return test_gpu_memory(bytes, out);
+    return t->device->table->mem_alloc(t->device, bytes, out);
+}
+
+void test_kernels_memory_free(struct test_kernels *t, void *memory)
+{
+    size_t i = 0;
+    while (i < t->memory_count && t->memory[i] != memory)
+        i++;
+    assert_true(i < t->memory_count);
+    ASAN_UNPOISON_MEMORY_REGION((char *)memory + t->memory_bytes[i], GUARD_BYTES);
+    if (test_kernels_cuda(t) && test_gpu_memory != NULL)
+        assert_ok(test_gpu_memory_free(memory));
+    else
+        assert_ok(t->device->table->mem_free(t->device, memory));
+    t->memory_count--;
+    t->memory[i] = t->memory[t->memory_count];
+    t->memory_bytes[i] = t->memory_bytes[t->memory_count];
 }
 
 void *test_kernels_memory(struct test_kernels *t, uint64_t bytes)
 {
     assert_true(t->memory_count < sizeof t->memory / sizeof *t->memory);
     void *memory;
-    assert_ok(t->device->table->mem_alloc(t->device, bytes + GUARD_BYTES, &memory));
+    assert_ok(memory_make(t, bytes + GUARD_BYTES, &memory));
     ASAN_POISON_MEMORY_REGION((char *)memory + bytes, GUARD_BYTES);
     t->memory_bytes[t->memory_count] = bytes;
     t->memory[t->memory_count++] = memory;

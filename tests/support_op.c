@@ -248,7 +248,7 @@ static void instance_check(const struct test_op *op, const struct instance *inst
 void test_op_check(const struct test_op *op, uint64_t seed)
 {
     assert_true(op->expect || op->gradient_count > 0);
-    bool cuda = test_kernels_simulated();
+    bool cuda = test_kernels_for_cuda();
     struct instance instance = instance_of(op, cuda);
     instance_check(op, &instance, seed);
 }

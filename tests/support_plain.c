@@ -6,14 +6,17 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define PAGE_BYTES UINT64_C(4096) /* a GPU pins whole pages, and none twice */
+
 const char *plain_device = "host";
 
 void *plain_memory(struct plain_arrays *p, uint64_t bytes)
 {
-    void *memory = aligned_alloc(256, (bytes + 256) / 256 * 256);
+    uint64_t whole_bytes = (bytes / PAGE_BYTES + 1) * PAGE_BYTES;
+    void *memory = aligned_alloc(PAGE_BYTES, whole_bytes);
     assert_non_null(memory);
     memset(memory, 0, bytes);
-    assert_ok(p->device->table->pin_register(p->device, memory, (bytes + 256) / 256 * 256));
+    assert_ok(p->device->table->pin_register(p->device, memory, whole_bytes));
     return memory;
 }
 

@@ -368,7 +368,7 @@ static void instances_compare(const struct test_op *op, uint64_t seed)
 static void cuda_agrees_with_the_host(void **state)
 {
     (void)state;
-    if (!test_kernels_simulated())
+    if (!test_kernels_for_cuda())
         skip();
     static const struct shape some[] = {{2, 65, 4, 2, 64}, {1, 40, 3, 1, 128}, {1, 35, 2, 2, 26}};
     for (size_t i = 0; i < 3; i++) {
@@ -382,7 +382,7 @@ static void cuda_agrees_with_the_host(void **state)
 static void cuda_refuses_bad_arguments(void **state)
 {
     (void)state;
-    if (!test_kernels_simulated())
+    if (!test_kernels_for_cuda())
         skip();
     static const struct shape shape = {1, 4, 4, 2, 16};
     struct test_kernels t;

@@ -205,6 +205,8 @@ static void a_failed_export_leaves_the_older_file(void **state)
     uint32_t failures = 0;
     for (int call = 0; call < WEIR_FILE_CALL_COUNT; call++) {
         enum weir_file_call which = (enum weir_file_call)call;
+        if (which == WEIR_FILE_READ)
+            continue; /* an export reads no file */
         weir_file_fail_at(which, 0, 0);
         assert_ok(export_run(m.llama, path));
         uint64_t calls = weir_file_fail_at(which, 0, 0);

@@ -1,6 +1,7 @@
 /* The extent: what is promised of an unlinked, fully written file. */
 #include "tests/support.h"
 
+#include "core/file.h"
 #include "core/memory.h"
 #include "io/extent.h"
 #include "tests/support_engine.h"
@@ -135,6 +136,33 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     weir_io_close(io);
 }
 
+static void an_open_that_fails_is_made_good_or_said(void **state)
+{
+    /* The opens fail in turn: a file system without unlinked files gets one by a name that is gone
+     * at once, one without O_DIRECT is said, anything else fails. */
+    (void)state;
+    static const struct {
+        int os_errno;
+        bool direct;
+    } rows[] = {{EOPNOTSUPP, true}, {EISDIR, true}, {EINVAL, false}};
+    struct weir_io *io = io_make(NULL);
+    struct weir_extent extent;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        weir_file_fail_at(WEIR_FILE_OPEN, 1, rows[i].os_errno);
+        assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL));
+        assert_int_equal(2, weir_file_fail_at(WEIR_FILE_OPEN, 0, 0));
+        assert_int_equal(rows[i].direct, extent.direct);
+        assert_int_equal(0, entry_count());
+        weir_extent_close(&extent);
+    }
+    weir_file_fail_from(WEIR_FILE_OPEN, 1, EMFILE);
+    assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL),
+                 WEIR_ERR_IO, "no file can be made there");
+    assert_int_equal(EMFILE, weir_last_error()->os_errno);
+    assert_int_equal(1, weir_file_fail_at(WEIR_FILE_OPEN, 0, 0));
+    weir_io_close(io);
+}
+
 static void a_failed_fill_leaves_nothing(void **state)
 {
     /* The Nth piece of the fill fails: the extent is an error with its text, closed and unlinked.
@@ -187,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_extent_is_unlinked_written_in_full_and_zero),
         cmocka_unit_test(a_file_system_that_refuses_direct_writes_is_said_once),
+        cmocka_unit_test(an_open_that_fails_is_made_good_or_said),
         cmocka_unit_test(a_failed_fill_leaves_nothing),
         cmocka_unit_test(preflight_says_what_is_wrong_and_makes_nothing),
     };

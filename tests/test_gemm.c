@@ -59,14 +59,14 @@ static void gemm_run(struct test_kernels *t, const struct operands *x,
         args.a = x->a16;
         args.b = x->b16;
     }
-    assert_ok(t->device->table->mem_alloc(t->device, scratch_bytes + 64, &args.scratch));
+    args.scratch = test_kernels_memory(t, scratch_bytes + 64);
     memset((char *)args.scratch + scratch_bytes, 0x3C, 64);
     memcpy(x->c, x->start, MOST * 4);
     assert_ok(t->table->gemm(t->kernels, t->stream, &args));
     test_kernels_wait(t);
     for (int i = 0; i < 64; i++) /* the scratch is as large as was said */
         assert_int_equal(0x3C, ((unsigned char *)args.scratch)[scratch_bytes + (uint64_t)i]);
-    assert_ok(t->device->table->mem_free(t->device, args.scratch));
+    test_kernels_memory_free(t, args.scratch);
 }
 
 static float c_at(const struct operands *x, const struct weir_gemm_shape *s, uint64_t i)
@@ -169,7 +169,7 @@ static void shifted_run(struct test_kernels *t, const struct weir_gemm_shape *sh
     assert_ok(t->table->gemm_prepare(t->kernels, shape, &gemm, &scratch_bytes));
     uint64_t bytes[4] = {MOST * 4, MOST * 4, out_bytes, scratch_bytes};
     for (int i = 0; i < 4; i++) {
-        assert_ok(t->device->table->mem_alloc(t->device, bytes[i] + 8192, &memory[i]));
+        memory[i] = test_kernels_memory(t, bytes[i] + 8192);
         uint64_t page = ((uintptr_t)memory[i] + 4095) / 4096 * 4096 - (uintptr_t)memory[i];
         bytes[i] = page + shift * (uint64_t)(i + 1);
     }
@@ -184,7 +184,7 @@ static void shifted_run(struct test_kernels *t, const struct weir_gemm_shape *sh
     test_kernels_wait(t);
     memcpy(out, args.c, out_bytes);
     for (int i = 0; i < 4; i++)
-        assert_ok(t->device->table->mem_free(t->device, memory[i]));
+        test_kernels_memory_free(t, memory[i]);
 }
 
 static void same_bits_check(const char *isa)

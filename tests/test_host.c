@@ -4,6 +4,7 @@
  */
 #include "core/host.h"
 #include "core/memory.h"
+#include "core/tsan.h"
 #include "tests/support_device.h"
 
 #include <omp.h>
@@ -59,6 +60,66 @@ static void floats_run(void *argument)
     volatile float tiny = 0x1p-126f;
     *floats->result = tiny * 0.5f;
     *floats->team = omp_get_max_threads();
+}
+
+#define UPDATES 3
+
+/* All of it belongs to the compute engine's thread. */
+struct updates {
+    const struct weir_device_table *table;
+    struct weir_event *events[UPDATES];
+    bool done[UPDATES];
+    int woken, late;
+};
+
+static void update_run(void *argument)
+{
+    **(bool **)argument = true;
+}
+
+static void wake_run(void *argument)
+{
+    (*(struct updates **)argument)->woken++;
+}
+
+/* A kernel of the other stream: is an update done that nobody was told of yet? */
+static void kernel_run(void *argument)
+{
+    struct updates *u = *(struct updates **)argument;
+    for (int i = 0; i < UPDATES; i++) {
+        bool complete = false;
+        assert_ok(u->table->event_query(u->events[i], &complete));
+        u->late += u->done[i] && (!complete || u->woken < i + 1);
+    }
+}
+
+/* Between an update, its event and its wake no kernel of another stream of the engine runs: who
+ * waits for the update would wait for that too. */
+static void events_and_wakes_do_not_wait_for_other_streams(void **state)
+{
+    if (WEIR_TSAN) /* each stream has a thread of its own there */
+        skip();
+    struct test_device *d = *state;
+    struct updates u = {.table = d->table}, *at = &u;
+    const struct weir_range range = {u.done, sizeof u.done, true};
+    struct test_gate *gate = test_gate_queue(d, d->streams[COMPUTE]);
+    for (int i = 0; i < UPDATES; i++) {
+        bool *done = &u.done[i];
+        struct weir_stream *update = d->streams[UPDATE], *compute = d->streams[COMPUTE];
+        assert_ok(d->table->event_create(d->device, &u.events[i]));
+        assert_ok(d->table->call(update, update_run, &done, sizeof done, &range, 1));
+        assert_ok(d->table->event_record(update, u.events[i]));
+        assert_ok(d->table->call(update, wake_run, &at, sizeof at, NULL, 0));
+        for (int k = 0; k < 4; k++)
+            assert_ok(d->table->call(compute, kernel_run, &at, sizeof at, &range, 1));
+    }
+    test_gate_open(gate);
+    assert_ok(d->table->stream_sync(d->streams[COMPUTE]));
+    assert_ok(d->table->stream_sync(d->streams[UPDATE]));
+    assert_int_equal(UPDATES, u.woken);
+    assert_int_equal(0, u.late);
+    for (int i = 0; i < UPDATES; i++)
+        d->table->event_destroy(u.events[i]);
 }
 
 /* Denormals are numbers on every engine; the compute engine's team is the size asked for. */
@@ -256,6 +317,7 @@ int main(void)
         CASE(strict, strict_free_under_a_copy_is_an_error),
         CASE(strict, strict_wait_for_a_never_recorded_event_is_an_error),
         CASE(plain, lenient_mode_refuses_none_of_it),
+        CASE(plain, events_and_wakes_do_not_wait_for_other_streams),
         CASE(plain, steady_state_allocates_nothing),
         cmocka_unit_test(any_failed_allocation_is_nomem),
     };

@@ -1,13 +1,19 @@
 /*
  * A checkpoint into the homes. Everything is compared before the first byte is changed.
  */
+#include "core/file.h"
 #include "core/memory.h"
 #include "zero/checkpoint.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define JSON_MOST_BYTES (1u << 20)
 
 struct load {
     weir_run *run;
@@ -51,12 +57,36 @@ static enum weir_status root_read(struct load *load, const json_t *root, const c
     return WEIR_OK;
 }
 
+/* text has room for JSON_MOST_BYTES. */
+static enum weir_status text_read(const char *path, char *text, size_t *byte_count)
+{
+    int fd, error = weir_file_open(path, O_RDONLY | O_NONBLOCK, 0, &fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": cannot be opened",
+                               path);
+    error = weir_file_read(fd, text, JSON_MOST_BYTES, 0, byte_count);
+    close(fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": cannot be read", path);
+    if (*byte_count == JSON_MOST_BYTES)
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "checkpoint file \"%s\": %u bytes or more; not a file of weir's", path,
+                         JSON_MOST_BYTES);
+    return WEIR_OK;
+}
+
 static enum weir_status json_read(struct load *load, const char *directory)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], *text;
+    size_t byte_count;
     snprintf(path, sizeof path, "%s/%s", directory, WEIR_FILE_JSON);
+    WEIR_TRY(weir_alloc(&text, JSON_MOST_BYTES, 1, "state.json"));
+    enum weir_status read = text_read(path, text, &byte_count);
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    json_t *root =
+        read == WEIR_OK ? json_loadb(text, byte_count, JSON_REJECT_DUPLICATES, &error) : NULL;
+    weir_free(text);
+    WEIR_TRY(read);
     if (!root)
         return weir_fail(WEIR_ERR_CORRUPT, "checkpoint file \"%s\", line %d: %s", path, error.line,
                          error.text);
@@ -120,6 +150,31 @@ static enum weir_status load_open(struct load *load, const char *directory)
     return tensors_match(load);
 }
 
+/* A moment that would spoil its parameter at the next update. An infinite exp_avg_sq does not. */
+static bool moment_bad(const char *array, float value)
+{
+    return strcmp(array, "exp_avg") == 0 ? !isfinite(value) : isnan(value) || value < 0;
+}
+
+static enum weir_status moments_check(const struct load *load, const struct weir_array_piece *piece)
+{
+    size_t count;
+    const struct weir_state_array *array =
+        &weir_state_arrays(load->run->model.dtype, &count)[piece->array];
+    const float *values = piece->bytes;
+    if (array->element_bytes != sizeof *values)
+        return WEIR_OK; /* the residual; the master is looked at as a whole */
+    for (uint64_t i = 0; i < piece->byte_count / sizeof *values; i++)
+        if (moment_bad(array->name, values[i]))
+            return weir_fail(WEIR_ERR_CORRUPT,
+                             "checkpoint file \"" WEIR_FILE_STATES
+                             "\": tensor \"%s.%s\": element %llu is %g; load another checkpoint",
+                             load->wholes.wholes[piece->whole].name, array->name,
+                             (unsigned long long)(piece->first_bytes / sizeof *values + i),
+                             (double)values[i]);
+    return WEIR_OK;
+}
+
 static enum weir_status piece_read(void *context, const struct weir_array_piece *piece,
                                    bool is_weight)
 {
@@ -128,8 +183,9 @@ static enum weir_status piece_read(void *context, const struct weir_array_piece 
     const struct weir_file_tensor *tensor = is_weight
                                                 ? load->weight_of[piece->whole]
                                                 : load->state_of[whole->state_index + piece->array];
-    return weir_tensors_read(is_weight ? load->weights : load->states, tensor, piece->first_bytes,
-                             piece->bytes, piece->byte_count);
+    WEIR_TRY(weir_tensors_read(is_weight ? load->weights : load->states, tensor, piece->first_bytes,
+                               piece->bytes, piece->byte_count));
+    return is_weight ? WEIR_OK : moments_check(load, piece);
 }
 
 static enum weir_status window_read(struct load *load, uint32_t block, uint32_t window)

@@ -123,11 +123,14 @@ static enum weir_status updater_open(weir_run *run, const struct weir_seams *sea
 
 static enum weir_status device_open(weir_run *run, const struct weir_seams *seams)
 {
-    const struct weir_options *o = &run->options;
-    weir_numa_open(&run->numa, WEIR_NUMA_NOWHERE, &run->log);
+    struct weir_options *o = &run->options;
+    struct weir_device_info info;
+    weir_numa_open(&run->numa, run->table->numa_node(), &run->log);
     struct weir_device_options options = device_options(run);
     WEIR_TRY(run->table->open(&run->device, &options));
     run->options.device = run->table->name;
+    run->table->info(run->device, &info);
+    o->device_bytes = o->device_bytes < info.memory_bytes ? o->device_bytes : info.memory_bytes;
     WEIR_TRY(run->math->open(&run->kernels, run->device, o->thread_count, NULL, &run->log));
     WEIR_TRY(run->table->stream_create(run->device, WEIR_ENGINE_COMPUTE, "user", &run->compute));
     WEIR_TRY(updater_open(run, seams));

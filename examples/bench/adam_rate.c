@@ -4,6 +4,8 @@
  *
  *   adam_rate bf16|fp32 PARAMETERS THREADS ROUNDS
  *
+ * ROUNDS 0: an update for each line on stdin, so that another program can take turns with it.
+ *
  * An update reads weight, gradient (fp32) and state and writes weight and state: 28 bytes a
  * parameter in both dtypes. Prints a line a round and the median ratio.
  */
@@ -121,6 +123,8 @@ static enum weir_status bench_open(struct bench *b)
     b->weight = memory;
     b->grad = b->weight + count * 4;
     b->state = b->grad + count * 4;
+    for (uint64_t i = 0; i < count; i++) /* zeros would be divided faster than numbers */
+        ((float *)(void *)b->grad)[i] = 1e-3f + 1e-9f * (float)(i % 4096);
     return WEIR_OK;
 }
 
@@ -130,11 +134,25 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static enum weir_status turns_take(const struct bench *b)
+{
+    char line[16];
+    double adam;
+    while (fgets(line, sizeof line, stdin)) {
+        WEIR_TRY(adam_time(b, &adam));
+        printf("%.4f\n", BYTES_MOVED / adam);
+        fflush(stdout);
+    }
+    return WEIR_OK;
+}
+
 static enum weir_status bench_run(struct bench *b, int rounds)
 {
     double ratios[ROUNDS_MOST], adam, triad;
     WEIR_TRY(bench_open(b));
     WEIR_TRY(adam_time(b, &adam)); /* warm */
+    if (rounds == 0)
+        return turns_take(b);
     for (int i = 0; i < rounds; i++) {
         WEIR_TRY(triad_time(b, &triad));
         WEIR_TRY(adam_time(b, &adam));
@@ -150,14 +168,14 @@ static enum weir_status bench_run(struct bench *b, int rounds)
 
 int main(int argc, char **argv)
 {
-    int rounds = argc == 5 ? (int)strtol(argv[4], NULL, 10) : 0;
+    int rounds = argc == 5 ? (int)strtol(argv[4], NULL, 10) : -1;
     struct bench b = {.thread_count = argc == 5 ? (int)strtol(argv[3], NULL, 10) : 0,
                       .window_count =
                           argc == 5 ? (strtoull(argv[2], NULL, 10) + WINDOW - 1) / WINDOW : 0,
                       .dtype = argc == 5 && strcmp(argv[1], "bf16") == 0 ? WEIR_BF16 : WEIR_FP32};
-    if (rounds < 1 || rounds > ROUNDS_MOST || b.thread_count < 1 || b.window_count == 0 ||
+    if (rounds < 0 || rounds > ROUNDS_MOST || b.thread_count < 1 || b.window_count == 0 ||
         (b.dtype == WEIR_FP32 && strcmp(argv[1], "fp32") != 0)) {
-        fprintf(stderr, "usage: adam_rate bf16|fp32 PARAMETERS THREADS ROUNDS (1 to %d)\n",
+        fprintf(stderr, "usage: adam_rate bf16|fp32 PARAMETERS THREADS ROUNDS (0 to %d)\n",
                 ROUNDS_MOST);
         return 2;
     }

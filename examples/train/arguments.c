@@ -47,7 +47,8 @@ static const struct flag flags[] = {
      "D        what computes: host, or cuda for the first NVIDIA GPU that "
      "CUDA_VISIBLE_DEVICES shows (default host)"},
     {"--device-memory", KIND_BYTES, FIELD(device_bytes), 0,
-     "BYTES    hard budget of device memory, as 128MiB or 1GB (default: no bound)"},
+     "BYTES    hard budget of device memory, as 128MiB or 1GB (default: no bound; on a GPU what it "
+     "has free)"},
     {"--host-memory", KIND_BYTES, FIELD(host_bytes), 0,
      "BYTES    hard budget of host memory (default: no bound)"},
     {"--nvme", KIND_TEXT, FIELD(nvme), 0,

@@ -1,15 +1,18 @@
 /*
  * weir-train's checkpoints: DIR/step-N, the newest --keep of them.
  */
+#include "core/file.h"
 #include "core/memory.h"
 #include "examples/train/trainer.h"
 #include "zero/math.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <weir/checkpoint.h>
 
@@ -97,21 +100,33 @@ static const char *const companions[] = {"tokenizer.json", "tokenizer_config.jso
                                          "generation_config.json"};
 #define COMPANIONS (sizeof companions / sizeof *companions)
 
-static void *file_take(const char *directory, const char *name, size_t *bytes)
+static enum weir_status file_read(const char *path, int fd, void **memory, size_t *bytes)
+{
+    struct stat stat;
+    int error = fstat(fd, &stat) == 0 ? 0 : errno;
+    if (!error && (*memory = malloc((size_t)stat.st_size + 1)) == NULL)
+        error = ENOMEM;
+    if (!error)
+        error = weir_file_read(fd, *memory, (size_t)stat.st_size, 0, bytes);
+    return error ? weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": cannot be read", path) : WEIR_OK;
+}
+
+/* *memory NULL: there is no such file. */
+static enum weir_status file_take(const char *directory, const char *name, void **memory,
+                                  size_t *bytes)
 {
     char path[4096];
+    int fd;
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *file = fopen(path, "rb");
-    void *memory = NULL;
-    if (!file)
-        return NULL;
-    fseek(file, 0, SEEK_END);
-    long size = ftell(file);
-    rewind(file);
-    if (size > 0 && (memory = malloc((size_t)size)) != NULL)
-        *bytes = fread(memory, 1, (size_t)size, file);
-    fclose(file);
-    return memory;
+    int error = weir_file_open(path, O_RDONLY, 0, &fd);
+    *memory = NULL;
+    if (error == ENOENT)
+        return WEIR_OK;
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": cannot be opened", path);
+    enum weir_status status = file_read(path, fd, memory, bytes);
+    close(fd);
+    return status;
 }
 
 static enum weir_status save_with(struct trainer *t, const char *path, const char *json)
@@ -119,13 +134,16 @@ static enum weir_status save_with(struct trainer *t, const char *path, const cha
     struct weir_file files[COMPANIONS + 1] = {
         {"config.json", t->config.text, t->config.text_bytes}};
     size_t count = 1;
-    for (size_t i = 0; t->config.directory && i < COMPANIONS; i++) {
-        struct weir_file *file = &files[count];
-        file->name = companions[i];
-        file->bytes = file_take(t->config.directory, companions[i], &file->byte_count);
-        count += file->bytes != NULL;
+    enum weir_status status = WEIR_OK;
+    for (size_t i = 0; t->config.directory && status == WEIR_OK && i < COMPANIONS; i++) {
+        void *memory;
+        files[count].name = companions[i];
+        status = file_take(t->config.directory, companions[i], &memory, &files[count].byte_count);
+        files[count].bytes = memory;
+        count += memory != NULL;
     }
-    enum weir_status status = weir_save(t->run, path, json, files, count);
+    if (status == WEIR_OK)
+        status = weir_save(t->run, path, json, files, count);
     for (size_t i = 1; i < count; i++)
         free((void *)files[i].bytes);
     return status;

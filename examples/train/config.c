@@ -1,4 +1,5 @@
 #include "examples/train/config.h"
+#include "core/file.h"
 #include "core/memory.h"
 
 #include <errno.h>
@@ -336,17 +337,13 @@ enum weir_status llama_config_parse(struct llama_config *config, const char *nam
 
 static enum weir_status text_read(const char *path, char *text, size_t *text_bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "config \"%s\": cannot be opened", path);
-    ssize_t got = 0;
-    *text_bytes = 0;
-    while ((got = read(fd, text + *text_bytes, MOST_TEXT_BYTES + 1 - *text_bytes)) > 0)
-        *text_bytes += (size_t)got;
-    int os_errno = errno;
+    int fd, error = weir_file_open(path, O_RDONLY | O_NONBLOCK, 0, &fd);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "config \"%s\": cannot be opened", path);
+    error = weir_file_read(fd, text, MOST_TEXT_BYTES + 1, 0, text_bytes);
     close(fd);
-    if (got < 0)
-        return weir_fail_errno(WEIR_ERR_IO, os_errno, "config \"%s\": cannot be read", path);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "config \"%s\": cannot be read", path);
     if (*text_bytes > MOST_TEXT_BYTES)
         return weir_fail(WEIR_ERR_CORRUPT, "config \"%s\": more than %u bytes; not a config.json",
                          path, MOST_TEXT_BYTES);

@@ -1,4 +1,5 @@
 #include "examples/train/corpus.h"
+#include "core/file.h"
 #include "core/memory.h"
 
 #include <dirent.h>
@@ -29,10 +30,11 @@ static enum weir_status file_open(struct corpus *c, size_t index)
         return WEIR_OK;
     if (c->fd >= 0)
         close(c->fd);
-    c->fd = open(c->files[index].path, O_RDONLY | O_CLOEXEC);
+    c->fd = -1;
+    int error = weir_file_open(c->files[index].path, O_RDONLY, 0, &c->fd);
     c->open_file = index;
-    if (c->fd < 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "data \"%s\": cannot be opened",
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error, "data \"%s\": cannot be opened",
                                c->files[index].path);
     return WEIR_OK;
 }
@@ -41,19 +43,13 @@ static enum weir_status bytes_read(struct corpus *c, size_t index, uint64_t offs
                                    uint64_t count)
 {
     WEIR_TRY(file_open(c, index));
-    while (count > 0) {
-        ssize_t n = pread(c->fd, out, count, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return weir_fail(WEIR_ERR_IO, "data \"%s\": %llu bytes at %llu cannot be read (%s)",
-                             c->files[index].path, (unsigned long long)count,
-                             (unsigned long long)offset,
-                             n < 0 ? strerror(errno) : "the file shrank");
-        out = (char *)out + n;
-        offset += (uint64_t)n;
-        count -= (uint64_t)n;
-    }
+    size_t got;
+    int error = weir_file_read(c->fd, out, count, offset, &got);
+    if (error || got < count)
+        return weir_fail(WEIR_ERR_IO, "data \"%s\": %llu bytes at %llu cannot be read (%s)",
+                         c->files[index].path, (unsigned long long)(count - got),
+                         (unsigned long long)(offset + got),
+                         error ? strerror(error) : "the file shrank");
     return WEIR_OK;
 }
 

@@ -1,6 +1,8 @@
 #include "examples/train/journal.h"
+#include "core/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -53,10 +55,14 @@ enum weir_status journal_open(struct journal *journal, const char *path, uint64_
         return WEIR_OK;
     if (steps_done > 0)
         WEIR_TRY(lines_drop(path, steps_done));
-    journal->json = fopen(path, steps_done > 0 ? "a" : "w");
-    if (!journal->json)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be opened", path);
-    return WEIR_OK;
+    int fd, error = weir_file_open(path, O_WRONLY | O_CREAT | (steps_done > 0 ? O_APPEND : O_TRUNC),
+                                   0666, &fd);
+    if (!error && (journal->json = fdopen(fd, steps_done > 0 ? "a" : "w")) == NULL) {
+        error = errno;
+        close(fd);
+    }
+    return error ? weir_fail_errno(WEIR_ERR_IO, error, "log \"%s\": cannot be opened", path)
+                 : WEIR_OK;
 }
 
 void journal_close(struct journal *journal)

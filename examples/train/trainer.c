@@ -110,12 +110,15 @@ static enum weir_status groups_choose(struct trainer *t)
         if (status == WEIR_ERR_NOMEM && (t->group_count > 0 || groups * 2 <= most))
             continue;
         WEIR_TRY(status);
-        if (t->group_count == 0 || p.step_s < t->prediction.step_s) {
+        bool slower = t->group_count > 0 && p.step_s >= t->prediction.step_s;
+        if (!slower) {
             t->group_count = groups;
             t->prediction = p;
         }
-        if (p.kept_bytes[2] == 0)
-            break; /* boundaries fit in memory: groups would only move the weights more often */
+        /* Where boundaries fit in memory, or fewer groups were as fast, more of them would only
+         * move the weights more often. */
+        if (slower || p.kept_bytes[2] == 0)
+            break;
     }
     WEIR_TRY(record(t, "train", t->group_count, true));
     return record(t, "eval", 1, false);

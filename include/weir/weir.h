@@ -44,8 +44,8 @@ enum weir_access {
 
 struct weir_options {
     size_t struct_bytes;
-    const char *device;         /* "host" */
-    uint64_t device_bytes;      /* hard budget; UINT64_MAX: none */
+    const char *device;         /* "host"; "cuda" where it was built */
+    uint64_t device_bytes;      /* hard budget; UINT64_MAX: what a GPU has free */
     uint64_t host_bytes;        /* hard budget; UINT64_MAX: none */
     const char *nvme_path;      /* directory of the extent; NULL: no NVMe tier */
     const char *io_engine;      /* "uring", "threads"; NULL: the best that works */

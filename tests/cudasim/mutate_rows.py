@@ -26,7 +26,7 @@ MUTANTS = [  # file, test, what is replaced, by what
     ("norm.cu", "norm", "first += row_lanes * rows_ahead", "first += row_lanes"),
     ("norm.cu", "norm", "warp < column_warps", "warp + 1 < column_warps"),
     ("norm.cu", "norm", "thread >= columns || column >= a.width", "thread >= columns"),
-    ("embed.cu", "embed", "    __syncthreads();\n", ""),
+    ("embed.cu", "embed", "    __syncthreads();\n", "", RACE),
     ("embed.cu", "embed", "lane >= away ?", "lane > away ?"),
     ("embed.cu", "embed", "begin = token + 1;", "begin = token;"),
     ("embed.cu", "embed", "if (__syncthreads_or(found))", "if (found)"),
@@ -38,6 +38,7 @@ MUTANTS = [  # file, test, what is replaced, by what
     ("head.cu", "head", "        __syncthreads();\n", ""),
     ("head.cu", "head", "(sum, partial_sum)", "(sum, partial_max)", RACE),
     ("head.cu", "head", "a.sum[row] * expf(before - max)", "a.sum[row]"),
+    ("head.cu", "head", "threadIdx.x == 0 && width > 0 && !a.first", "width > 0 && !a.first", RACE),
     ("head.cu", "head", "if (width == 0 || threadIdx.x > 0)", "if (width == 0)", RACE),
     ("head.cu", "head", "const bool counts = a.targets[row] != masked;", "const bool counts = true;"),
     ("head.cu", "head", "a.targets[row] - a.first_vocab; /*", "a.targets[row]; /*"),
@@ -46,8 +47,8 @@ MUTANTS = [  # file, test, what is replaced, by what
     ("rope.cu", "rope", "a.backward ? -angles", "!a.backward ? -angles"),
     ("rope.cu", "rope", "if (token >= a.sequences * a.length)\n        return;", ""),
     ("rope.cu", "rope", "first + i < a.length; i +=", "first + i <= a.length; i +="),
-    ("rope.cu", "rope", "const uint32_t head = group + j * groups;\n            if (head >= a.heads)",
-     "const uint32_t head = group + j * groups;\n            if (head > a.heads)"),
+    ("rope.cu", "rope", "if (head >= a.heads)\n                continue;\n#pragma unroll",
+     "if (head > a.heads)\n                continue;\n#pragma unroll"),
 ]
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,7 +71,7 @@ def run(test, preload):
     environment = dict(os.environ, LD_PRELOAD=preload) if preload else os.environ
     try:
         return subprocess.run([f"{build}/tests/cudasim/test_{test}_sim"], cwd=f"{root}/tests",
-                              env=environment, capture_output=True, timeout=600).returncode == 0
+                              env=environment, capture_output=True, timeout=180).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 
@@ -85,7 +86,7 @@ def make(name, text, test):
     target = re.search(r" -o (\S+)", compile_one)[1]
     compile_one = re.sub(r" -M[TF] \S+| -MD", "", compile_one)
     compile_one = compile_one.replace(" -I", f" -I{work} -I", 1)
-    compile_one = compile_one.replace(f" -o {target}", f" -o {work}/{stem}.o")
+    compile_one = compile_one.replace(f" -o {target}", f" -Wno-error -o {work}/{stem}.o")
     if name != "rows.cuh":
         compile_one = compile_one.replace(f" -c {source}", f" -c {mutated}")
     link = commands(library)[-1].replace(f" {target} ", f" {work}/{stem}.o ")

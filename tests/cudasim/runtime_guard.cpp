@@ -37,12 +37,17 @@ struct sigaction former;
 void on_fault(int number, siginfo_t *info, void *context)
 {
     auto *at = static_cast<char *>(info->si_addr);
-    for (const auto &[memory, held] : state.memory)
+    for (const auto &[memory, held] : state.memory) {
+        if (held.device && !held.freed && at >= memory + held.bytes &&
+            at < memory + held.bytes + page_bytes)
+            violation("%p lies %zu bytes behind device memory of %zu bytes at %p", info->si_addr,
+                      (size_t)(at - memory) - held.bytes, held.bytes, static_cast<void *>(memory));
         if (held.device && at >= memory && at < memory + held.bytes)
             violation("%p lies in %s device memory of %zu bytes at %p; %s", info->si_addr,
                       held.freed ? "freed" : "living", held.bytes, static_cast<void *>(memory),
                       held.freed ? "it was touched after that"
                                  : "the host touched it, which only the device can");
+    }
     if (former.sa_flags & SA_SIGINFO)
         former.sa_sigaction(number, info, context);
     else

@@ -27,6 +27,7 @@ p.add_argument("--length", type=int, default=256)
 p.add_argument("--batch", type=int, default=4)
 p.add_argument("--threads", type=int, default=os.cpu_count())
 p.add_argument("--rounds", type=int, default=2)
+p.add_argument("--steps", type=int, default=3, help="of a round on either side, after those that are dropped")
 a = p.parse_args()
 if not os.access(f"{a.llmc}/train_gpt2", os.X_OK):
     print(f"skipped: no {a.llmc}/train_gpt2; build llm.c's CPU trainer there")
@@ -34,14 +35,22 @@ if not os.access(f"{a.llmc}/train_gpt2", os.X_OK):
 
 
 def theirs():
-    out = subprocess.run(["./train_gpt2"], cwd=a.llmc, env=os.environ | {"OMP_NUM_THREADS": str(a.threads)}, check=True, capture_output=True, text=True).stdout
-    times = [float(x) for x in re.findall(r"took ([\d.]+) ms", out)]
+    """Its loop has forty steps, evaluations and samples between: left after as many as are wanted."""
+    times = []
+    with subprocess.Popen(["stdbuf", "-oL", "./train_gpt2"], cwd=a.llmc, env=os.environ | {"OMP_NUM_THREADS": str(a.threads)}, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            times += [float(x) for x in re.findall(r"took ([\d.]+) ms", line)]
+            if len(times) > a.steps:
+                process.terminate()
+                break
+    if len(times) <= a.steps:
+        sys.exit(f"train_gpt2 ended after {len(times)} steps; does it find its files?")
     return a.batch * a.length * 1e3 / statistics.median(times[1:])
 
 
 def ours():
     with tempfile.TemporaryDirectory() as work:
-        command = [a.weir_train, "--model", a.config, "--data", a.data, "--seq-len", a.length, "--batch", a.batch, "--micro-batch", a.batch, "--steps", 6, "--eval-batches", 1, "--threads", a.threads, "--log", f"{work}/log"]
+        command = [a.weir_train, "--model", a.config, "--data", a.data, "--seq-len", a.length, "--batch", a.batch, "--micro-batch", a.batch, "--steps", a.steps + 2, "--eval-batches", 1, "--threads", a.threads, "--log", f"{work}/log"]
         subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return statistics.median(json.loads(line)["tok_s"] for line in list(open(f"{work}/log"))[2:])
 

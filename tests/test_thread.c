@@ -1,0 +1,66 @@
+/* What a prompt thread asks of the scheduler, and what it leaves as it was. */
+#include "core/thread.h"
+#include "tests/support.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+struct attributes { /* as the kernel has it */
+    uint32_t byte_count, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns, deadline_ns, period_ns;
+};
+
+static struct attributes attributes_get(void)
+{
+    struct attributes now = {0};
+    assert_int_equal(0, syscall(SYS_sched_getattr, 0, &now, sizeof now, 0));
+    return now;
+}
+
+static void *prompt(void *argument)
+{
+    struct attributes *both = argument;
+    both[0] = attributes_get();
+    weir_thread_prompt();
+    both[1] = attributes_get();
+    return NULL;
+}
+
+/* Policy, priority and niceness stay, also a niceness that was lowered; the slice becomes short
+ * where the kernel has slices, and only the thread that asked gets one. */
+static void a_prompt_thread_changes_its_slice_alone(void **state)
+{
+    (void)state;
+    struct attributes both[2], mine = attributes_get();
+    pthread_t thread;
+    assert_int_equal(0, pthread_create(&thread, NULL, prompt, both));
+    pthread_join(thread, NULL);
+    assert_int_equal(both[0].policy, both[1].policy);
+    assert_int_equal(both[0].nice, both[1].nice);
+    assert_int_equal(both[0].priority, both[1].priority);
+    assert_int_equal(mine.runtime_ns, attributes_get().runtime_ns);
+    struct utsname kernel;
+    assert_int_equal(0, uname(&kernel));
+    int major = 0, minor = 0;
+    assert_int_equal(2, sscanf(kernel.release, "%d.%d", &major, &minor));
+    printf("slice before %llu ns, after %llu ns\n", (unsigned long long)both[0].runtime_ns,
+           (unsigned long long)both[1].runtime_ns);
+    if (major > 6 || (major == 6 && minor >= 12))
+        assert_int_equal(100000, both[1].runtime_ns);
+    else
+        assert_int_equal(both[0].runtime_ns, both[1].runtime_ns);
+}
+
+int main(void)
+{
+    (void)setpriority(PRIO_PROCESS, 0, 3);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_prompt_thread_changes_its_slice_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
