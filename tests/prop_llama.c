@@ -17,6 +17,7 @@ static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
                                       1e10,        0,   1e10, 1e-4, true};
 static char nvme[256], saves[256];
 static uint32_t normal_draws = 120;
+static bool small_models; /* for a simulated GPU, which is slow */
 
 struct budgets {
     uint64_t device_bytes, host_bytes;
@@ -48,6 +49,20 @@ static struct llama_spec spec_draw(struct test_random *r)
     };
 }
 
+/* Most of a simulated GPU's time goes by blocks of threads: heads, layers and micro-batches. */
+static void spec_shrink(struct llama_spec *spec)
+{
+    struct network_shape *s = &spec->shape;
+    s->sequences = s->kv_heads = 1;
+    s->heads = 1 + s->heads % 2;
+    s->length = 1 + s->length / 4;
+    s->hidden = 13 + s->hidden / 4;
+    s->intermediate = 15 + s->intermediate / 4;
+    s->vocab = 3 + s->vocab / 2;
+    spec->micro_count = (spec->micro_count + 1) / 2;
+    spec->layer_count = (spec->layer_count + 1) / 2;
+}
+
 struct draw {
     struct llama_spec spec;
     enum weir_dtype grad_dtype;
@@ -71,7 +86,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .io_engine = test_engine_draw(seed),
                                                     .dtype = d->spec.shape.dtype,
                                                     .grad_dtype = d->grad_dtype,
-                                                    .thread_count = 2,
+                                                    .thread_count = small_models ? 1 : 2,
                                                     .strict = strcmp(plain_device, "host") == 0,
                                                     .strict_seed = seed,
                                                     .cost = &cost},
@@ -101,8 +116,9 @@ static void run_close(struct draw *d)
 static void run_fit(struct draw *d, struct test_random *random)
 {
     struct budgets b = {.nvme = test_random_below(random, 8) > 0};
-    b.device_bytes = 60000 + test_random_below(random, 400000);
-    b.host_bytes = b.nvme ? 120000 + test_random_below(random, 250000) : UINT64_MAX;
+    b.device_bytes = 60000 + test_random_below(random, small_models ? 100000 : 400000);
+    b.host_bytes =
+        b.nvme ? 120000 + test_random_below(random, small_models ? 60000 : 250000) : UINT64_MAX;
     if (test_random_below(random, 20) == 0)
         b.device_bytes = UINT64_MAX;
     for (int attempt = 0;; attempt++) {
@@ -174,6 +190,8 @@ static uint64_t draw_run(uint64_t seed, uint64_t *nvme_steps, uint64_t *steps)
 {
     struct test_random random = {.state = seed};
     struct draw d = {.spec = spec_draw(&random)};
+    if (small_models)
+        spec_shrink(&d.spec);
     d.grad_dtype = test_random_below(&random, 2) ? WEIR_BF16 : WEIR_FP32;
     d.groups = 1 + (uint32_t)test_random_below(&random, d.spec.micro_count);
     run_fit(&d, &random);
@@ -221,13 +239,15 @@ static void any_budget_gives_the_same_bits(void **state)
     assert_true(nvme_steps * 2 >= steps);
 }
 
-/* Arguments: another device than the host, and how many draws there. */
+/* Arguments: another device than the host, and how many draws there, of smaller models. */
 int main(int argument_count, char **arguments)
 {
     if (argument_count > 1)
         plain_device = arguments[1];
-    if (argument_count > 2)
+    if (argument_count > 2) {
         normal_draws = (uint32_t)strtoul(arguments[2], NULL, 0);
+        small_models = true;
+    }
     test_directory_make(nvme);
     test_directory_make(saves);
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_budget_gives_the_same_bits)};

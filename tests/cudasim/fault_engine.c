@@ -358,7 +358,7 @@ static void close_returns_whatever_fails(void **state)
     (void)state;
     static const struct fault fault = {"close", NULL, false, cudaErrorIllegalAddress};
     over_link = false;
-    uint64_t made = UINT64_MAX, stride = 1 + 100 / test_draws(25);
+    uint64_t made = UINT64_MAX, stride = 1 + 60 / test_draws(20);
     uint64_t count = 0;
     for (uint64_t nth = 1; nth <= made; nth += stride, count++) {
         struct world w = {.run = NULL};

@@ -15,7 +15,7 @@ import sys
 import time
 
 SCHEDULES = ("eager", "lazy", "random:1")
-SEEDS = ("1130",)  # of prop_llama: one drawn training each
+SEEDS = ("3", "7")  # of prop_llama: one drawn training each
 LIMIT_S = 40
 FILES = ["offload/driver.c", "offload/home.c", *sorted(glob.glob("offload/replay*.c")),
          *sorted(glob.glob("zero/*.c")), *sorted(glob.glob("core/cuda*.c"))]
@@ -24,6 +24,12 @@ WAIT = re.compile(r"(?:\w+(?:->|\.))+table->(event_wait|event_record|event_query
                   r"cudaStreamSynchronize)\(")
 # What no step of a training can show, and why.
 EXCLUDED = {
+    "zero/measure.c copy_time stream_sync": "rates alone: of memory that nobody reads",
+    "zero/measure.c update_time stream_sync": "the same",
+    "zero/measure.c product_time stream_sync": "the same",
+    "zero/step.c weir_want_wait stream_sync": "refused on a GPU",
+    "core/cuda_stream.c stream_free cudaStreamSynchronize":
+        "teardown; test_device destroys streams with work queued",
 }
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -75,6 +81,7 @@ def shell(command):
         sys.exit(f"{command}\n{done.stderr}")
 
 
+shell(f"ninja -C {build} {program}")
 commands = subprocess.run(["ninja", "-C", build, "-t", "commands", program], capture_output=True,
                           text=True, check=True).stdout.strip().split("\n")
 
@@ -140,6 +147,8 @@ def main():
                 sys.exit(f"prop_llama_sim fails without any mutant: {found}, {schedule}, seed {seed}")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda m: seen(m[0], *m[1]), enumerate(mutants())))
+    for left_out, why in EXCLUDED.items():
+        print(f"left out: {left_out}: {why}")
     print(f"{len(results)} mutants of waits on a GPU, {results.count(False)} not seen, "
           f"{time.monotonic() - began:.0f} s")
     sys.exit(not results or not all(results))
