@@ -1,6 +1,7 @@
 /*
  * What every .cu file is written with. Under nvcc these are CUDA; tests/cudasim compiles the same
- * files as C++ with -include tests/cudasim/shim.h, which defines WEIR_CUDASIM and the emulated half.
+ * files as C++ with -include tests/cudasim/shim.h, which defines WEIR_CUDASIM and the emulated
+ * half.
  *
  * Rules for kernels: launch with WEIR_LAUNCH only; PTX in this file only; no waiting between
  * blocks; no default stream; no reliance on implicit lock-step of a warp; no atomic add of floats.
@@ -31,7 +32,7 @@
                      "shared memory of " #kernel)
 #endif
 
-#define WEIR_WARP 32u
+#define WEIR_WARP       32u
 #define WEIR_WHOLE_WARP 0xFFFFFFFFu
 
 /* ---- tensor cores and asynchronous copies; the emulated half is in tests/cudasim/shim.h */
