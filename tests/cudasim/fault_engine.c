@@ -344,7 +344,7 @@ static void any_failure_is_told_once_and_for_good(void **state)
         over_link = i & 1;
         while (training(&faults[i], nth)) {
             count++;
-            nth += nth < each ? 1 : 1 + test_random_below(&random, 1 + nth / 3);
+            nth += nth < each ? 1 : 1 + test_random_below(&random, 1 + nth / (each < EACH ? 1 : 3));
         }
         printf("%s: %llu trainings, %llu places\n", faults[i].name, (unsigned long long)count,
                (unsigned long long)nth - 1);
