@@ -232,7 +232,7 @@ def speeds_of(name, config, shape):
     device, host = free_device(), free_host()
     needed_s = START_S + count / START_RATE
     if whole + 8 * GIB < 0.95 * device:
-        speed(f"{name}, in memory", config, shape, None, None, 0, needed_s)
+        speed(f"{name}, in memory", config, shape, 0.95 * device, 0.5 * host, 0, needed_s)
     else:
         row(f"{name}, in memory", f"left out: needs {(whole + 8 * GIB) / GIB:.0f} GiB of device memory")
     slots = 4 * GIB  # activations and what a step moves through
