@@ -84,6 +84,7 @@ struct weir_device_table {
     void (*info)(struct weir_device *device, struct weir_device_info *out);
 
     enum weir_status (*mem_alloc)(struct weir_device *device, uint64_t bytes, void **out);
+    /* NULL: frees nothing, and tells a failure that the device has kept. */
     enum weir_status (*mem_free)(struct weir_device *device, void *memory);
     /* Pinned host memory, 2 MiB-aligned, huge pages advised, touched. */
     enum weir_status (*pin_alloc)(struct weir_device *device, uint64_t bytes, void **out);

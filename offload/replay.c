@@ -91,6 +91,7 @@ uint64_t weir_score_bytes(const struct weir_plan *plan, const struct weir_trace 
 static enum weir_status queue_open(struct weir_lane_queue *queue, struct weir_device *device,
                                    enum weir_engine engine, const char *name)
 {
+    queue->device = device;
     queue->table = device->table;
     if (!queue->stream)
         WEIR_TRY(queue->table->stream_create(device, engine, name, &queue->stream));

@@ -41,6 +41,7 @@ struct weir_score {
 
 /* What serves a lane's ops in order. */
 struct weir_lane_queue {
+    struct weir_device *device; /* NULL: READ, WRITE */
     const struct weir_device_table *table;
     struct weir_stream *stream;                 /* NULL: READ, WRITE */
     struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
@@ -118,8 +119,7 @@ static inline bool weir_lane_is_io(uint32_t lane)
 static inline bool weir_lanes_apart(const struct weir_lane_state *a,
                                     const struct weir_lane_state *b)
 {
-    const struct weir_stream *x = a->queue->stream, *y = b->queue->stream;
-    return !x || !y || x->device != y->device;
+    return !a->queue->device || a->queue->device != b->queue->device;
 }
 
 static inline struct weir_event *weir_lane_event(const struct weir_lane_state *lane,

@@ -42,7 +42,13 @@ static void double_info(struct weir_device *device, struct weir_device_info *out
         return weir_host_table.name arguments;                                                     \
     }
 DOUBLE(mem_alloc, (struct weir_device * device, uint64_t bytes, void **out), (device, bytes, out))
-DOUBLE(mem_free, (struct weir_device * device, void *memory), (device, memory))
+/* Of nothing it is a question, and no place of its own. */
+static enum weir_status double_mem_free(struct weir_device *device, void *memory)
+{
+    if (memory)
+        WEIR_TRY(turn("mem_free"));
+    return weir_host_table.mem_free(device, memory);
+}
 DOUBLE(pin_alloc, (struct weir_device * device, uint64_t bytes, void **out), (device, bytes, out))
 DOUBLE(pin_free, (struct weir_device * device, void *memory), (device, memory))
 DOUBLE(pin_register, (struct weir_device * device, void *memory, uint64_t bytes),

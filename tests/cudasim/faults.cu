@@ -104,8 +104,8 @@ FAULT(fault_static_overrun, static_overrun, 0)
 static __global__ void odd_vector(bool planted, const uint32_t *in, uint32_t *out)
 {
     const uint32_t *first = in + blockIdx.x * FAULT_THREADS + (planted ? 1 : 0);
-    uint4 words = *reinterpret_cast<const uint4 *>(first);
-    out[element()] = words.x + words.w + threadIdx.x;
+    const uint4 *words = reinterpret_cast<const uint4 *>(first);
+    out[element()] = words->x + words->w + threadIdx.x;
 }
 FAULT(fault_odd_vector, odd_vector, 0)
 
