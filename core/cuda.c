@@ -108,7 +108,8 @@ static enum weir_status bound_find(struct cuda_device *device)
         return WEIR_OK;
     WEIR_TRY(weir_cuda_result(&device->base, (int)cudaMemGetInfo(&free_bytes, &total_bytes),
                               "cudaMemGetInfo"));
-    device->options.memory_bytes = free_bytes > RESERVE_BYTES ? free_bytes - RESERVE_BYTES : 0;
+    size_t reserve_bytes = free_bytes / 16 < RESERVE_BYTES ? free_bytes / 16 : RESERVE_BYTES;
+    device->options.memory_bytes = free_bytes - reserve_bytes;
     return WEIR_OK;
 }
 
@@ -149,25 +150,26 @@ static enum weir_status cuda_open(struct weir_device **out,
 }
 
 /* Linux says where a PCI device is attached; -1 where it does not know either. */
-static int cuda_numa_node(void)
+static enum weir_status cuda_numa_node(int *node)
 {
     char bus[32] = "", path[96];
-    int version = 0, node = -1;
-    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0 ||
-        cudaDeviceGetPCIBusId(bus, (int)sizeof bus, 0) != cudaSuccess) {
-        (void)cudaGetLastError(); /* open will tell */
-        return -1;
-    }
+    *node = -1;
+    if (driver_check() != WEIR_OK || count_check() != WEIR_OK)
+        return weir_last_error()->status == WEIR_ERR_DEVICE ? WEIR_ERR_DEVICE : WEIR_OK;
+    cudaError_t code = cudaDeviceGetPCIBusId(bus, (int)sizeof bus, 0);
+    if (code != cudaSuccess)
+        return weir_fail_device((int)code, "device \"cuda\": cudaDeviceGetPCIBusId failed: %s, %s",
+                                cudaGetErrorName(code), cudaGetErrorString(code));
     for (char *c = bus; *c != 0; c++)
         *c = (char)tolower((unsigned char)*c);
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", bus);
     FILE *file = fopen(path, "re");
     if (file == NULL)
-        return -1;
-    if (fscanf(file, "%d", &node) != 1)
-        node = -1;
+        return WEIR_OK;
+    if (fscanf(file, "%d", node) != 1)
+        *node = -1;
     fclose(file);
-    return node;
+    return WEIR_OK;
 }
 
 static void cuda_info(struct weir_device *base, struct weir_device_info *out)

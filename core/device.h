@@ -77,7 +77,8 @@ struct weir_device_info {
 
 struct weir_device_table {
     const char *name;
-    int (*numa_node)(void); /* nearest to the device that open would take; -1: anywhere */
+    /* Nearest to the device that open would take; -1: anywhere, or open will say why not. */
+    enum weir_status (*numa_node)(int *node);
     enum weir_status (*open)(struct weir_device **out, const struct weir_device_options *options);
     void (*close)(struct weir_device *device); /* waits for all streams first */
     void (*info)(struct weir_device *device, struct weir_device_info *out);

@@ -35,9 +35,10 @@ static enum weir_status host_open(struct weir_device **out,
     return WEIR_OK;
 }
 
-static int host_numa_node(void)
+static enum weir_status host_numa_node(int *node)
 {
-    return -1;
+    *node = -1;
+    return WEIR_OK;
 }
 
 static void host_info(struct weir_device *base, struct weir_device_info *out)

@@ -49,7 +49,7 @@ static struct llama_spec spec_draw(struct test_random *r)
     };
 }
 
-/* Most of a simulated GPU's time goes by blocks of threads: heads, layers and micro-batches. */
+/* A simulated GPU's time goes by blocks of threads: fewer, but as many stages. */
 static void spec_shrink(struct llama_spec *spec)
 {
     struct network_shape *s = &spec->shape;
@@ -59,8 +59,6 @@ static void spec_shrink(struct llama_spec *spec)
     s->hidden = 13 + s->hidden / 4;
     s->intermediate = 15 + s->intermediate / 4;
     s->vocab = 3 + s->vocab / 2;
-    spec->micro_count = (spec->micro_count + 1) / 2;
-    spec->layer_count = (spec->layer_count + 1) / 2;
 }
 
 struct draw {

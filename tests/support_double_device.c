@@ -18,9 +18,10 @@ static enum weir_status double_open(struct weir_device **out,
     return WEIR_OK;
 }
 
-static int double_numa_node(void)
+static enum weir_status double_numa_node(int *node)
 {
-    return weir_host_table.numa_node();
+    WEIR_TRY(turn("numa_node"));
+    return weir_host_table.numa_node(node);
 }
 
 static void double_close(struct weir_device *device)

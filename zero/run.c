@@ -125,7 +125,9 @@ static enum weir_status device_open(weir_run *run, const struct weir_seams *seam
 {
     struct weir_options *o = &run->options;
     struct weir_device_info info;
-    weir_numa_open(&run->numa, run->table->numa_node(), &run->log);
+    int node;
+    WEIR_TRY(run->table->numa_node(&node));
+    weir_numa_open(&run->numa, node, &run->log);
     struct weir_device_options options = device_options(run);
     WEIR_TRY(run->table->open(&run->device, &options));
     run->options.device = run->table->name;

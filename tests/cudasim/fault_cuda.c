@@ -246,7 +246,7 @@ static void device_out_of_memory_tells_its_figures(void **state)
 {
     (void)state;
     struct weir_device *device;
-    struct weir_device_options options = {.memory_bytes = UINT64_MAX};
+    struct weir_device_options options = {.memory_bytes = (uint64_t)64 << 20};
     struct weir_device_info info;
     void *memory, *more;
     cudasim_memory((uint64_t)16 << 20);

@@ -233,7 +233,7 @@ static enum weir_status attention_of(struct outputs *o, uint32_t length, uint32_
     WEIR_TRY(values_take(o, kv, o->dtype, of_kv, 4));
     WEIR_TRY(outputs_values(o, n * 4, WEIR_FP32, &lse));
     uint64_t scratch_bytes = o->math->attention_scratch_bytes(&a, 2);
-    WEIR_TRY(outputs_values(o, scratch_bytes / 4 + 16, WEIR_FP32, &scratch));
+    WEIR_TRY(outputs_scratch(o, scratch_bytes, &scratch));
     a.q = of_q[0], a.out = of_q[1], a.dout = of_q[2], a.dq = of_q[3];
     a.k = of_kv[0], a.v = of_kv[1], a.dk = of_kv[2], a.dv = of_kv[3];
     a.lse = lse, a.scratch = scratch;
@@ -271,7 +271,7 @@ enum weir_status outputs_embed(struct outputs *o)
     WEIR_TRY(outputs_values(o, VALUES, o->dtype, &x));
     WEIR_TRY(outputs_values(o, VALUES, WEIR_FP32, &d));
     WEIR_TRY(outputs_values(o, 19 * WIDTH, WEIR_FP32, &grad));
-    WEIR_TRY(outputs_values(o, o->math->embed_scratch_bytes(&a) / 4 + 16, WEIR_FP32, &scratch));
+    WEIR_TRY(outputs_scratch(o, o->math->embed_scratch_bytes(&a), &scratch));
     a.tokens = tokens, a.table = table, a.x = x, a.d = d, a.grad = grad, a.scratch = scratch;
     WEIR_TRY(o->math->embed_forward(o->kernels, o->stream, &a));
     WEIR_TRY(o->math->embed_backward(o->kernels, o->stream, &a));
@@ -294,14 +294,10 @@ enum weir_status outputs_gemm(struct outputs *o)
         struct weir_gemm_args args = {.a = a, .b = b, .c = c};
         uint64_t scratch_bytes;
         WEIR_TRY(o->math->gemm_prepare(o->kernels, &shape, &args.gemm, &scratch_bytes));
-        if (scratch_bytes > (UINT64_C(256) << 20))
-            return weir_fail(WEIR_ERR_NOMEM, "gemm: %llu bytes of scratch",
-                             (unsigned long long)scratch_bytes);
-        WEIR_TRY(o->device->table->mem_alloc(o->device, scratch_bytes + 64, &scratch));
+        WEIR_TRY(outputs_scratch(o, scratch_bytes, &scratch));
         args.scratch = scratch;
         WEIR_TRY(o->math->gemm(o->kernels, o->stream, &args));
         WEIR_TRY(outputs_record(o, "gemm", c, m * n, OUTPUTS_FP32, BOUND_FP32));
-        WEIR_TRY(o->device->table->mem_free(o->device, scratch));
     }
     return WEIR_OK;
 }

@@ -50,6 +50,15 @@ enum weir_status outputs_values(struct outputs *o, uint64_t count, enum weir_dty
     return outputs_upload(o, values, count * (dtype == WEIR_BF16 ? 2 : 4), out);
 }
 
+enum weir_status outputs_scratch(struct outputs *o, uint64_t byte_count, void **out)
+{
+    if (o->memory_count == OUTPUTS_PIECES)
+        return weir_fail(WEIR_ERR_STATE, "kernel_outputs: more than %d pieces", OUTPUTS_PIECES);
+    WEIR_TRY(o->device->table->mem_alloc(o->device, byte_count + 64, out));
+    o->memory[o->memory_count++] = *out;
+    return o->device->table->fill(o->stream, *out, 0x7F, byte_count + 64);
+}
+
 enum weir_status outputs_ids(struct outputs *o, uint32_t count, uint32_t most, void **out)
 {
     int32_t ids[1024];

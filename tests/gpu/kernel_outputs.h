@@ -52,6 +52,8 @@ enum weir_status outputs_upload(struct outputs *o, const void *bytes, uint64_t b
                                 void **out);
 enum weir_status outputs_values(struct outputs *o, uint64_t count, enum weir_dtype dtype,
                                 void **out);
+/* For what an operation needs and no output depends on; how much is the instance's business. */
+enum weir_status outputs_scratch(struct outputs *o, uint64_t byte_count, void **out);
 enum weir_status outputs_ids(struct outputs *o, uint32_t count, uint32_t most, void **out);
 enum weir_status outputs_return(struct outputs *o); /* all that memory */
 /* bound: BOUND_BITS, or a part of the array's largest. */

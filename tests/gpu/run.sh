@@ -17,7 +17,7 @@
 #              this script
 set -uo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
-build= limit=480 simulated= parts=()
+build='' limit=480 simulated='' parts=()
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=${2:?--build needs a folder}; shift ;;
@@ -145,7 +145,7 @@ part_train() {
     [ $status = 0 ] || fail train "weir-train" "$(outcome $status)"
 }
 
-gpu=
+gpu=''
 [ -n "$simulated" ] || gpu=$(find_gpu)
 if [ -z "$simulated" ] && [ -z "$gpu" ]; then
     echo "skipped: nvidia-smi shows no GPU here; where there is one this would run: ${parts[*]}" \

@@ -126,8 +126,12 @@ def budgeted(name, common, flags):
     for grow in (1, 1.5, 2.25, 3.4, 5, 7.6):
         directory = f"{a.work}/bits"
         shutil.rmtree(directory, ignore_errors=True)
-        status, out = train(*common, *flags(grow), "--out", directory)
+        log = f"{a.work}/bits.jsonl"
+        status, out = train(*common, *flags(grow), "--out", directory, "--log", log)
         if status == 0:
+            read = sum(json.loads(line)["nvme_read_bytes"] for line in open(log))
+            if (read > 0) != ("--nvme" in flags(1)):
+                return fail(f"same bits, {name}", f"{read} bytes were read from NVMe")
             if flags(1):
                 print(f"  {name}: {' '.join(map(str, flags(grow)))}", flush=True)
             value = digest(f"{directory}/step-00000003")
@@ -228,7 +232,7 @@ def speeds_of(name, config, shape):
     device, host = free_device(), free_host()
     needed_s = START_S + count / START_RATE
     if whole + 8 * GIB < 0.95 * device:
-        speed(f"{name}, in memory", config, shape, None, None, 0, needed_s)
+        speed(f"{name}, in memory", config, shape, 0.95 * device, 0.5 * host, 0, needed_s)
     else:
         row(f"{name}, in memory", f"left out: needs {(whole + 8 * GIB) / GIB:.0f} GiB of device memory")
     slots = 4 * GIB  # activations and what a step moves through
@@ -246,7 +250,7 @@ def speeds_of(name, config, shape):
 same_bits()
 if a.simulated:
     speed("small", small_config(), ["--seq-len", 24, "--batch", 2], None, None, 0, 1)
-    speed("small, host and NVMe", small_config(), ["--seq-len", 24, "--batch", 2], 4 * MIB, 4 * MIB, 64 * MIB, 1)
+    speed("small, host and NVMe", small_config(), ["--seq-len", 24, "--batch", 2], 3 * MIB, 5 * MIB, 64 * MIB, 1)
 else:
     configs = f"{ROOT}/examples/train/configs"
     speeds_of("1.1B", f"{configs}/tinyllama-1.1b.json", ["--seq-len", 2048, "--micro-batch", 2, "--batch", 8])
