@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The oldest driver that runs what this toolkit compiled (CUDA's release notes, minor version
  * compatibility). */
@@ -152,7 +153,7 @@ static enum weir_status cuda_open(struct weir_device **out,
 /* Linux says where a PCI device is attached; -1 where it does not know either. */
 static enum weir_status cuda_numa_node(int *node)
 {
-    char bus[32] = "", path[96];
+    char bus[32] = "", path[96], text[16] = "";
     *node = -1;
     if (driver_check() != WEIR_OK || count_check() != WEIR_OK)
         return weir_last_error()->status == WEIR_ERR_DEVICE ? WEIR_ERR_DEVICE : WEIR_OK;
@@ -166,8 +167,8 @@ static enum weir_status cuda_numa_node(int *node)
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return WEIR_OK;
-    if (fscanf(file, "%d", node) != 1)
-        *node = -1;
+    if (fgets(text, sizeof text, file) != NULL && isdigit((unsigned char)text[0]))
+        *node = (int)strtol(text, NULL, 10);
     fclose(file);
     return WEIR_OK;
 }

@@ -15,6 +15,10 @@
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
                                       1e10,        0,   1e10, 1e-4, true};
+/* Of a GPU beside slow cores: plans update across the link. */
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false};
+
 static char nvme[256], saves[256];
 static uint32_t normal_draws = 120;
 static bool small_models; /* for a simulated GPU, which is slow */
@@ -89,7 +93,7 @@ static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
                                                     .thread_count = small_models ? 1 : 2,
                                                     .strict = strcmp(plain_device, "host") == 0,
                                                     .strict_seed = seed,
-                                                    .cost = &cost},
+                                                    .cost = seed >> 8 & 1 ? &slow_cores : &cost},
                              &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
