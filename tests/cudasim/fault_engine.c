@@ -392,7 +392,8 @@ static void too_little_device_memory_names_its_holders(void **state)
     enum weir_status status = layout(&w);
     struct weir_error error = *weir_last_error();
     assert_int_equal(WEIR_ERR_NOMEM, status);
-    print_message("%s\n", error.text);
+    failure_check(status, &error);
+    ended_check(&w, &error);
     assert_true(test_contains(error.text, "free, weir holds 4096"));
     assert_true(test_contains(error.text, "of 40000 free"));
     assert_true(test_contains(error.text, "(pool \"device\", for \"slab\"; largest holders: norm "
