@@ -240,7 +240,8 @@ static void any_budget_gives_the_same_bits(void **state)
     printf("%u draws, %zu plans, %llu of %llu steps read NVMe\n", draws, plans,
            (unsigned long long)nvme_steps, (unsigned long long)steps);
     assert_true(plans * 10 >= draws * 6);
-    assert_true(nvme_steps * (draws < 20 ? 8 : 2) >= steps); /* one in eight runs has none */
+    if (draws >= 8) /* one in eight runs has no drive at all */
+        assert_true(nvme_steps * (draws < 20 ? 8 : 2) >= steps);
 }
 
 /* Arguments: another device than the host, and how many draws there, of smaller models. */
