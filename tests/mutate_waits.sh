@@ -40,7 +40,7 @@ count=0
 link=$(ninja -C $build -t commands tests/prop_replay | tail -n 1 | sed 's/^: && //; s/ && :$//')
 for mutant in "$work"/*.c; do
     { read -r what; read -r path; } <"${mutant%.c}.txt"
-    compile=$(ninja -C $build -t commands "CMakeFiles/weir.dir/$path.o" | tail -n 1)
+    compile=$(ninja -C $build -t commands "CMakeFiles/weir_objects.dir/$path.o" | tail -n 1)
     object=$PWD/${mutant%.c}.o
     compile=${compile/ -o CMakeFiles*/ -Wno-error -o $object -c $PWD/$mutant}
     (cd $build && eval "${compile/ -MD / }" 2>/dev/null) || { echo "$what: does not compile"; status=1; continue; }
