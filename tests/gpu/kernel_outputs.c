@@ -130,7 +130,7 @@ static enum weir_status outputs_write(struct outputs *o, const char *device)
 
 /* ---- comparison */
 
-static double value_at(const void *bytes, enum outputs_form form, uint64_t i)
+static double value_at(const void *bytes, uint64_t form, uint64_t i)
 {
     if (form == OUTPUTS_BF16)
         return weir_float_from_bf16(((const uint16_t *)bytes)[i]);
