@@ -3,47 +3,66 @@
 #include "core/tsan.h"
 #include "io/io_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #define PIECE_BYTES_DEFAULT (1u << 20)
 #define PIECE_BYTES_MOST    (1u << 30)
-#define DIRECT_ALIGN_BYTES  4096u
+#define PIECE_STEP_BYTES    4096u
 #define DEPTH_MOST          65536u
-
-static struct weir_io_list list_make(uint32_t *next)
-{
-    return (struct weir_io_list){WEIR_IO_NONE, WEIR_IO_NONE, next};
-}
+#define REQUESTS_MOST       (1u << 24)
 
 static enum weir_status slots_make(struct weir_io *io, uint32_t count)
 {
     WEIR_TRY(weir_alloc(&io->slots, count, sizeof *io->slots, "I/O requests"));
     WEIR_TRY(weir_alloc(&io->slot_next, count, sizeof *io->slot_next, "I/O request lists"));
     io->slot_count = io->slot_idle_count = count;
-    io->idle = io->finished = list_make(io->slot_next);
-    io->waiting[WEIR_IO_READ] = io->waiting[WEIR_IO_WRITE] = list_make(io->slot_next);
+    io->idle = io->finished = weir_io_list_make(io->slot_next);
     for (uint32_t i = 0; i < count; i++)
         weir_io_list_push(&io->idle, i);
+    return weir_io_strands_make(io, 1);
+}
+
+enum weir_status weir_io_strands_make(struct weir_io *io, uint32_t width)
+{
+    if (width <= io->strand_width)
+        return WEIR_OK;
+    struct weir_io_strand *strands;
+    uint32_t *next;
+    size_t count = (size_t)io->slot_count * width;
+    WEIR_TRY(weir_alloc(&strands, count, sizeof *strands, "I/O strands"));
+    enum weir_status status = weir_alloc(&next, count, sizeof *next, "I/O strand lists");
+    if (status != WEIR_OK) {
+        weir_free(strands);
+        return status;
+    }
+    weir_free(io->strands);
+    weir_free(io->strand_next);
+    io->strands = strands;
+    io->strand_next = next;
+    io->strand_width = width;
+    for (size_t i = 0; i < io->file_count; i++)
+        for (int kind = 0; kind < WEIR_IO_KINDS; kind++)
+            io->files[i].waiting[kind] = weir_io_list_make(next);
     return WEIR_OK;
 }
 
 static enum weir_status parts_make(struct weir_io *io)
 {
-    WEIR_TRY(weir_alloc(&io->parts, io->depth, sizeof *io->parts, "I/O pieces"));
-    WEIR_TRY(weir_alloc(&io->part_next, io->depth, sizeof *io->part_next, "I/O piece lists"));
-    WEIR_TRY(weir_alloc(&io->completions, io->depth, sizeof *io->completions, "I/O completions"));
-    io->part_idle = io->part_again = list_make(io->part_next);
-    for (uint32_t i = 0; i < io->depth; i++)
+    WEIR_TRY(weir_alloc(&io->parts, io->part_count, sizeof *io->parts, "I/O pieces"));
+    WEIR_TRY(weir_alloc(&io->part_next, io->part_count, sizeof *io->part_next, "I/O piece lists"));
+    WEIR_TRY(
+        weir_alloc(&io->completions, io->part_count, sizeof *io->completions, "I/O completions"));
+    io->part_idle = io->part_again = weir_io_list_make(io->part_next);
+    for (uint32_t i = 0; i < io->part_count; i++)
         weir_io_list_push(&io->part_idle, i);
     return WEIR_OK;
 }
 
-static enum weir_status bounces_make(struct weir_io *io)
+/* Each drive's own, so that none waits for those of another. Pages that are never used stay the
+ * kernel's. */
+static enum weir_status bounces_make(struct weir_io *io, uint32_t drive_count)
 {
-    uint32_t count = io->depth < WEIR_IO_BOUNCES_MOST ? io->depth : WEIR_IO_BOUNCES_MOST;
+    uint32_t each = io->depth < WEIR_IO_BOUNCES_MOST ? io->depth : WEIR_IO_BOUNCES_MOST;
+    uint32_t count = each * drive_count;
+    WEIR_TRY(weir_alloc(&io->bounces, count, sizeof *io->bounces, "I/O bounce buffers"));
     WEIR_TRY(weir_alloc(&io->bounce_memory, count * io->piece_bytes + WEIR_IO_ALIGN_MOST, 1,
                         "I/O bounce buffers"));
     uintptr_t skip = -(uintptr_t)io->bounce_memory % WEIR_IO_ALIGN_MOST;
@@ -56,14 +75,17 @@ static enum weir_status bounces_make(struct weir_io *io)
 static enum weir_status options_check(const struct weir_io_options *options)
 {
     if (options->depth == 0 || options->depth > DEPTH_MOST || options->request_count == 0 ||
-        options->request_count == WEIR_IO_NONE)
-        return weir_fail(WEIR_ERR_ARG,
-                         "io: depth %u, %u requests; give a depth from 1 to %u and at least one "
-                         "request",
-                         options->depth, options->request_count, DEPTH_MOST);
-    if (options->piece_bytes % DIRECT_ALIGN_BYTES != 0 || options->piece_bytes > PIECE_BYTES_MOST)
+        options->request_count > REQUESTS_MOST)
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "io: depth %u, %u requests; give a depth from 1 to %u and 1 to %u requests",
+            options->depth, options->request_count, DEPTH_MOST, REQUESTS_MOST);
+    if (options->drive_count > DEPTH_MOST / options->depth)
+        return weir_fail(WEIR_ERR_ARG, "io: depth %u for each of %u drives; give at most %u in all",
+                         options->depth, options->drive_count, DEPTH_MOST);
+    if (options->piece_bytes % PIECE_STEP_BYTES != 0 || options->piece_bytes > PIECE_BYTES_MOST)
         return weir_fail(WEIR_ERR_ARG, "io: pieces of %llu bytes; give a multiple of %u up to %u",
-                         (unsigned long long)options->piece_bytes, DIRECT_ALIGN_BYTES,
+                         (unsigned long long)options->piece_bytes, PIECE_STEP_BYTES,
                          PIECE_BYTES_MOST);
     return WEIR_OK;
 }
@@ -74,7 +96,7 @@ static enum weir_status engine_choose(struct weir_io *io)
     for (size_t i = 0;; i++) {
         const struct weir_io_engine_table *next = weir_io_engine_at(i + 1);
         io->table = weir_io_engine_at(i);
-        enum weir_status status = io->table->open(&io->engine, io->depth, io->log);
+        enum weir_status status = io->table->open(&io->engine, io->part_count, io->log);
         if (status == WEIR_OK || next == NULL)
             return status;
         weir_log(io->log, WEIR_LOG_WARNING, "%s; going on with io engine \"%s\"",
@@ -89,7 +111,7 @@ static enum weir_status engine_open(struct weir_io *io, const struct weir_io_opt
         return engine_choose(io);
     if (io->table == NULL)
         WEIR_TRY(weir_io_engine_find(options->engine, &io->table));
-    return io->table->open(&io->engine, io->depth, io->log);
+    return io->table->open(&io->engine, io->part_count, io->log);
 }
 
 static enum weir_status io_make(struct weir_io *io, const struct weir_io_options *options)
@@ -97,11 +119,13 @@ static enum weir_status io_make(struct weir_io *io, const struct weir_io_options
     io->log = options->log;
     io->require_direct = options->require_direct;
     io->require_registered = options->require_registered;
+    uint32_t drive_count = options->drive_count != 0 ? options->drive_count : 1;
     io->depth = options->depth;
+    io->part_count = options->depth * drive_count;
     io->piece_bytes = options->piece_bytes != 0 ? options->piece_bytes : PIECE_BYTES_DEFAULT;
     WEIR_TRY(slots_make(io, options->request_count));
     WEIR_TRY(parts_make(io));
-    WEIR_TRY(bounces_make(io));
+    WEIR_TRY(bounces_make(io, drive_count));
     return engine_open(io, options);
 }
 
@@ -125,72 +149,17 @@ void weir_io_close(struct weir_io *io)
         return;
     if (io->engine != NULL)
         io->table->close(io->engine);
-    for (size_t i = 0; i < io->file_count; i++)
-        weir_free(io->files[i].name);
-    weir_free(io->files);
+    weir_io_files_free(io);
     weir_free(io->slots);
     weir_free(io->slot_next);
+    weir_free(io->strands);
+    weir_free(io->strand_next);
     weir_free(io->parts);
     weir_free(io->part_next);
     weir_free(io->completions);
+    weir_free(io->bounces);
     weir_free(io->bounce_memory);
     weir_free(io);
-}
-
-static uint32_t direct_align_bytes(int fd)
-{
-#ifdef STATX_DIOALIGN
-    struct statx stat;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stat) == 0 &&
-        (stat.stx_mask & STATX_DIOALIGN) != 0 && stat.stx_dio_offset_align != 0)
-        return stat.stx_dio_offset_align > stat.stx_dio_mem_align ? stat.stx_dio_offset_align
-                                                                  : stat.stx_dio_mem_align;
-#else
-    (void)fd;
-#endif
-    return DIRECT_ALIGN_BYTES;
-}
-
-static enum weir_status file_check(const struct weir_io *io, const char *name, int fd, bool direct,
-                                   uint32_t align_bytes)
-{
-    struct stat stat;
-    if (fstat(fd, &stat) != 0)
-        return weir_fail_errno(WEIR_ERR_ARG, errno, "file \"%s\": descriptor %d cannot be used",
-                               name, fd);
-    if (!S_ISREG(stat.st_mode))
-        return weir_fail(WEIR_ERR_UNSUPPORTED, "file \"%s\": not a regular file; give one", name);
-    if (!direct && io->require_direct)
-        return weir_fail(WEIR_ERR_UNSUPPORTED,
-                         "file \"%s\": opened without O_DIRECT, which is required; choose a file "
-                         "system that takes it, or do not require it",
-                         name);
-    if ((align_bytes & (align_bytes - 1)) != 0 || align_bytes > WEIR_IO_ALIGN_MOST ||
-        io->piece_bytes % align_bytes != 0)
-        return weir_fail(WEIR_ERR_UNSUPPORTED,
-                         "file \"%s\": alignment of %u bytes; it must be a power of two up to %u "
-                         "that divides the %llu bytes of a piece",
-                         name, align_bytes, WEIR_IO_ALIGN_MOST,
-                         (unsigned long long)io->piece_bytes);
-    return WEIR_OK;
-}
-
-enum weir_status weir_io_file_open(struct weir_io *io, const char *name, int fd, bool direct,
-                                   uint32_t align_bytes, uint32_t *file)
-{
-    if (!direct)
-        align_bytes = 1;
-    else if (align_bytes == 0)
-        align_bytes = direct_align_bytes(fd);
-    WEIR_TRY(file_check(io, name, fd, direct, align_bytes));
-    WEIR_TRY(weir_grow(&io->files, &io->file_capacity, io->file_count + 1, sizeof *io->files,
-                       "I/O files"));
-    struct weir_io_file *added = &io->files[io->file_count];
-    *added = (struct weir_io_file){.fd = fd, .align_bytes = align_bytes};
-    WEIR_TRY(weir_strdup(&added->name, name));
-    *file = (uint32_t)io->file_count++;
-    io->table->file(io->engine, fd);
-    return WEIR_OK;
 }
 
 enum weir_status weir_io_memory_add(struct weir_io *io, void *bytes, uint64_t byte_count)
@@ -222,22 +191,29 @@ const char *weir_io_engine_name(const struct weir_io *io)
     return io->table->name;
 }
 
-uint32_t weir_io_file_align_bytes(const struct weir_io *io, uint32_t file)
+void weir_io_meter_begin(struct weir_io_meter *meter, enum weir_io_kind kind)
 {
-    return io->files[file].align_bytes;
+    if (meter->in_flight[kind]++ == 0)
+        meter->busy_since_ns[kind] = weir_now_ns();
 }
 
-/* in_flight changes: a kind is busy while it has any. */
-static void flight_begin(struct weir_io *io, enum weir_io_kind kind)
+static uint64_t *busy_ns(struct weir_io_counters *counters, enum weir_io_kind kind)
 {
-    if (io->in_flight[kind]++ == 0)
-        io->busy_since_ns[kind] = weir_now_ns();
+    return kind == WEIR_IO_READ ? &counters->read_ns : &counters->write_ns;
 }
 
-static void flight_end(struct weir_io *io, enum weir_io_kind kind)
+void weir_io_meter_end(struct weir_io_meter *meter, enum weir_io_kind kind)
 {
-    if (--io->in_flight[kind] == 0)
-        io->busy_ns[kind] += weir_now_ns() - io->busy_since_ns[kind];
+    if (--meter->in_flight[kind] == 0)
+        *busy_ns(&meter->counters, kind) += weir_now_ns() - meter->busy_since_ns[kind];
+}
+
+void weir_io_meter_read(const struct weir_io_meter *meter, struct weir_io_counters *out)
+{
+    *out = meter->counters;
+    for (enum weir_io_kind kind = WEIR_IO_READ; kind <= WEIR_IO_WRITE; kind++)
+        if (meter->in_flight[kind] > 0)
+            *busy_ns(out, kind) += weir_now_ns() - meter->busy_since_ns[kind];
 }
 
 /* ThreadSanitizer sees no kernel: what a transfer does to memory counts as done by this thread,
@@ -251,38 +227,39 @@ static void part_touch(const struct weir_io_part *part)
 static bool part_queue(struct weir_io *io, uint32_t place)
 {
     struct weir_io_part *part = &io->parts[place];
+    struct weir_io_file *file = &io->files[io->strands[part->strand].file];
     part->generation++;
+    part->direct = file->direct;
     struct weir_io_piece piece = {
         .token = (uint64_t)part->generation << 32 | place,
         .kind = part->kind,
-        .fd = io->files[io->slots[part->slot].request.file].fd,
+        .fd = file->fd,
         .offset_bytes = part->low + part->done_bytes,
         .bytes = part->bytes + part->done_bytes,
         .byte_count = part->high - part->low - part->done_bytes,
     };
     part_touch(part);
+    if (file->hashes != NULL && part->kind == WEIR_IO_WRITE && part->done_bytes == 0)
+        weir_io_verify_keep(io, file, part);
     if (!io->table->queue(io->engine, &piece))
         return false;
     part->in_engine = true;
-    flight_begin(io, part->kind);
+    weir_io_meter_begin(&io->meter, part->kind);
+    weir_io_meter_begin(&file->meter, part->kind);
     return true;
 }
 
 static enum weir_status engine_feed(struct weir_io *io)
 {
     bool queued = false;
-    while (io->in_flight[WEIR_IO_READ] + io->in_flight[WEIR_IO_WRITE] < io->depth) {
-        uint32_t place = weir_io_part_next(io);
-        if (place == WEIR_IO_NONE)
-            break;
+    for (uint32_t place; (place = weir_io_part_next(io)) != WEIR_IO_NONE; queued = true)
         if (!part_queue(io, place))
             return weir_fail(WEIR_ERR_IO,
                              "io engine \"%s\": refused a piece with %u of %u in flight; choose "
                              "another engine",
                              io->table->name,
-                             io->in_flight[WEIR_IO_READ] + io->in_flight[WEIR_IO_WRITE], io->depth);
-        queued = true;
-    }
+                             io->meter.in_flight[WEIR_IO_READ] + io->meter.in_flight[WEIR_IO_WRITE],
+                             io->part_count);
     return queued ? io->table->submit(io->engine) : WEIR_OK;
 }
 
@@ -290,15 +267,16 @@ static enum weir_status completion_take(struct weir_io *io,
                                         const struct weir_io_completion *completion)
 {
     uint64_t place = completion->token & UINT32_MAX;
-    if (place >= io->depth || !io->parts[place].in_engine ||
-        io->parts[place].generation != completion->token >> 32)
+    struct weir_io_part *part = place < io->part_count ? &io->parts[place] : NULL;
+    if (part == NULL || !part->in_engine || part->generation != completion->token >> 32)
         return weir_fail(WEIR_ERR_IO,
                          "io engine \"%s\": completion %#llx is of no piece in flight; choose "
                          "another engine",
                          io->table->name, (unsigned long long)completion->token);
-    io->parts[place].in_engine = false;
-    flight_end(io, io->parts[place].kind);
-    part_touch(&io->parts[place]);
+    part->in_engine = false;
+    weir_io_meter_end(&io->meter, part->kind);
+    weir_io_meter_end(&io->files[io->strands[part->strand].file].meter, part->kind);
+    part_touch(part);
     weir_io_part_settle(io, (uint32_t)place, completion->result);
     return WEIR_OK;
 }
@@ -308,7 +286,7 @@ static enum weir_status completion_take(struct weir_io *io,
 static enum weir_status engine_turn(struct weir_io *io, uint64_t timeout_ns, size_t *count)
 {
     WEIR_TRY(engine_feed(io));
-    WEIR_TRY(io->table->reap(io->engine, io->completions, io->depth, timeout_ns, count));
+    WEIR_TRY(io->table->reap(io->engine, io->completions, io->part_count, timeout_ns, count));
     for (size_t i = 0; i < *count; i++)
         WEIR_TRY(completion_take(io, &io->completions[i]));
     return *count > 0 ? engine_feed(io) : WEIR_OK;
@@ -320,6 +298,45 @@ static enum weir_status engine_keep(struct weir_io *io, enum weir_status status)
     if (status != WEIR_OK)
         io->engine_error = *weir_last_error();
     return status;
+}
+
+/* The request's strand number `index` on its file, or on a volume's file of that number. */
+static struct weir_io_strand strand_plan(const struct weir_io *io,
+                                         const struct weir_io_request *request, uint32_t index)
+{
+    const struct weir_io_volume *volume = io->files[request->file].volume;
+    if (volume == NULL)
+        return (struct weir_io_strand){.file = request->file,
+                                       .first_bytes = request->offset_bytes,
+                                       .byte_count = request->byte_count};
+    uint64_t first = weir_io_stripes_local(&volume->stripes, index, request->offset_bytes);
+    uint64_t last =
+        weir_io_stripes_local(&volume->stripes, index, request->offset_bytes + request->byte_count);
+    return (struct weir_io_strand){
+        .file = volume->files[index], .first_bytes = first, .byte_count = last - first};
+}
+
+static uint32_t strand_count(const struct weir_io *io, const struct weir_io_request *request)
+{
+    const struct weir_io_volume *volume = io->files[request->file].volume;
+    return volume != NULL ? volume->stripes.drive_count : 1;
+}
+
+static enum weir_status strands_check(const struct weir_io *io,
+                                      const struct weir_io_request *request)
+{
+    for (uint32_t i = 0; i < strand_count(io, request); i++) {
+        struct weir_io_strand strand = strand_plan(io, request, i);
+        const struct weir_io_file *file = &io->files[strand.file];
+        if (file->hashes != NULL && strand.first_bytes + strand.byte_count > file->verified_bytes)
+            return weir_fail(WEIR_ERR_ARG,
+                             "io: request %llu ends at byte %llu of file \"%s\", of which %llu are "
+                             "verified; stay below that",
+                             (unsigned long long)request->id,
+                             (unsigned long long)(strand.first_bytes + strand.byte_count),
+                             file->name, (unsigned long long)file->verified_bytes);
+    }
+    return WEIR_OK;
 }
 
 static enum weir_status request_check(const struct weir_io *io,
@@ -339,7 +356,24 @@ static enum weir_status request_check(const struct weir_io *io,
                          "io: request %llu has %llu bytes at %p for offset %llu of file \"%s\"", id,
                          (unsigned long long)request->byte_count, request->bytes,
                          (unsigned long long)request->offset_bytes, io->files[request->file].name);
-    return WEIR_OK;
+    return strands_check(io, request);
+}
+
+static void request_take(struct weir_io *io, const struct weir_io_request *request)
+{
+    uint32_t place = weir_io_list_pop(&io->idle);
+    io->slot_idle_count--;
+    io->slots[place] = (struct weir_io_slot){.request = *request};
+    for (uint32_t i = 0; i < strand_count(io, request); i++) {
+        uint32_t at = place * io->strand_width + i;
+        io->strands[at] = strand_plan(io, request, i);
+        if (io->strands[at].byte_count == 0)
+            continue;
+        io->slots[place].strand_count++;
+        weir_io_list_push(&io->files[io->strands[at].file].waiting[request->kind], at);
+    }
+    if (request->byte_count == 0)
+        weir_io_list_push(&io->finished, place);
 }
 
 enum weir_status weir_io_submit(struct weir_io *io, const struct weir_io_request *requests,
@@ -354,13 +388,8 @@ enum weir_status weir_io_submit(struct weir_io *io, const struct weir_io_request
                          count, io->slot_count - io->slot_idle_count, io->slot_count);
     for (size_t i = 0; i < count; i++)
         WEIR_TRY(request_check(io, &requests[i]));
-    for (size_t i = 0; i < count; i++) {
-        uint32_t place = weir_io_list_pop(&io->idle);
-        io->slots[place] = (struct weir_io_slot){.request = requests[i]};
-        bool empty = requests[i].byte_count == 0;
-        weir_io_list_push(empty ? &io->finished : &io->waiting[requests[i].kind], place);
-    }
-    io->slot_idle_count -= (uint32_t)count;
+    for (size_t i = 0; i < count; i++)
+        request_take(io, &requests[i]);
     /* They are taken, so a failure to start them is for reap to return. */
     (void)engine_keep(io, engine_feed(io));
     return WEIR_OK;
@@ -410,13 +439,5 @@ void weir_io_wake(struct weir_io *io)
 
 void weir_io_count(const struct weir_io *io, struct weir_io_counters *out)
 {
-    *out = io->counters;
-    uint64_t busy_ns[WEIR_IO_KINDS];
-    for (int kind = 0; kind < WEIR_IO_KINDS; kind++) {
-        busy_ns[kind] = io->busy_ns[kind];
-        if (io->in_flight[kind] > 0)
-            busy_ns[kind] += weir_now_ns() - io->busy_since_ns[kind];
-    }
-    out->read_ns = busy_ns[WEIR_IO_READ];
-    out->write_ns = busy_ns[WEIR_IO_WRITE];
+    weir_io_meter_read(&io->meter, out);
 }

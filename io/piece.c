@@ -10,6 +10,11 @@
         */
 #define STALL_COUNT_MOST 1000u
 
+struct weir_io_list weir_io_list_make(uint32_t *next)
+{
+    return (struct weir_io_list){WEIR_IO_NONE, WEIR_IO_NONE, next};
+}
+
 void weir_io_list_push(struct weir_io_list *list, uint32_t place)
 {
     list->next[place] = WEIR_IO_NONE;
@@ -28,6 +33,19 @@ uint32_t weir_io_list_pop(struct weir_io_list *list)
     return place;
 }
 
+void weir_io_list_remove(struct weir_io_list *list, uint32_t place)
+{
+    uint32_t before = WEIR_IO_NONE;
+    for (uint32_t at = list->first; at != place; at = list->next[at])
+        before = at;
+    if (before == WEIR_IO_NONE)
+        list->first = list->next[place];
+    else
+        list->next[before] = list->next[place];
+    if (list->last == place)
+        list->last = before;
+}
+
 static uint64_t round_down(uint64_t bytes, uint64_t align)
 {
     return bytes - bytes % align;
@@ -40,13 +58,12 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static struct weir_io_file *file_of(struct weir_io *io, const struct weir_io_part *part)
 {
-    return &io->files[io->slots[part->slot].request.file];
+    return &io->files[io->strands[part->strand].file];
 }
 
-static unsigned char *user_bytes(struct weir_io *io, const struct weir_io_part *part)
+static struct weir_io_slot *slot_of(struct weir_io *io, uint32_t strand)
 {
-    const struct weir_io_request *request = &io->slots[part->slot].request;
-    return (unsigned char *)request->bytes + (part->first - request->offset_bytes);
+    return &io->slots[strand / io->strand_width];
 }
 
 /* The memory where a bounce holds the request's own bytes. */
@@ -60,25 +77,46 @@ static bool covers_blocks(const struct weir_io_part *part)
     return part->first == part->low && part->last == part->high;
 }
 
-/* The request's next piece. After a first one that ends on a block all begin on one. */
-static struct weir_io_part part_plan(struct weir_io *io, uint32_t slot)
+/* Where a byte of the strand lies in the request's memory, and how many that follow in the file
+ * follow it there, counted up to `most`. */
+static unsigned char *user_bytes(const struct weir_io *io, uint32_t strand, uint64_t at,
+                                 uint64_t most, uint64_t *run)
 {
-    const struct weir_io_request *request = &io->slots[slot].request;
-    uint64_t align = io->files[request->file].align_bytes;
-    uint64_t first = request->offset_bytes + io->slots[slot].cut_bytes;
+    const struct weir_io_request *request = &io->slots[strand / io->strand_width].request;
+    const struct weir_io_volume *volume = io->files[request->file].volume;
+    uint64_t linear = at;
+    *run = most;
+    if (volume != NULL) {
+        linear = weir_io_stripes_linear(&volume->stripes, strand % io->strand_width, at);
+        *run = weir_io_stripes_run(&volume->stripes, linear, most);
+    }
+    return (unsigned char *)request->bytes + (linear - request->offset_bytes);
+}
+
+/* The strand's next piece. After a first one that ends on a block all begin on one. */
+static struct weir_io_part part_plan(struct weir_io *io, uint32_t place)
+{
+    const struct weir_io_strand *strand = &io->strands[place];
+    const struct weir_io_file *file = &io->files[strand->file];
+    uint64_t align = file->align_bytes, run;
+    uint64_t first = strand->first_bytes + strand->cut_bytes;
     uint64_t low = round_down(first, align);
-    uint64_t last = least(low + io->piece_bytes, request->offset_bytes + request->byte_count);
+    uint64_t last = least(low + file->piece_bytes, strand->first_bytes + strand->byte_count);
+    unsigned char *user = user_bytes(io, place, first, last - first, &run);
+    last = least(last, first + run);
     struct weir_io_part part = {
-        .slot = slot,
-        .kind = request->kind,
+        .strand = place,
+        .kind = slot_of(io, place)->request.kind,
         .first = first,
         .last = last,
         .low = low,
         .high = round_down(last + align - 1, align),
-        .need_bytes = last - low,
+        .user = user,
+        .bytes = user,
         .bounce = WEIR_IO_NONE,
     };
-    part.bytes = user_bytes(io, &part);
+    /* Hashes are of whole blocks, and a verified file has no others. */
+    part.need_bytes = (file->hashes != NULL ? part.high : last) - low;
     return part;
 }
 
@@ -97,9 +135,9 @@ static uint64_t file_size(int fd)
     return fstat(fd, &stat) == 0 ? (uint64_t)stat.st_size : UINT64_MAX;
 }
 
-static void write_from_bounce(struct weir_io *io, struct weir_io_part *part)
+static void write_from_bounce(struct weir_io_part *part)
 {
-    memcpy(bounced_bytes(part), user_bytes(io, part), part->last - part->first);
+    memcpy(bounced_bytes(part), part->user, part->last - part->first);
     part->kind = WEIR_IO_WRITE;
     part->need_bytes = part->high - part->low;
     part->done_bytes = 0;
@@ -114,42 +152,76 @@ static void alone_begin(struct weir_io *io, struct weir_io_part *part)
     part->file_bytes = file_size(file->fd);
     memset(part->bytes, 0, part->high - part->low);
     if (part->file_bytes <= part->low) {
-        write_from_bounce(io, part);
+        write_from_bounce(part);
         return;
     }
     part->kind = WEIR_IO_READ;
     part->need_bytes = least(part->high, part->file_bytes) - part->low;
 }
 
-/* False: it has to wait for a bounce or for other writes of the file. */
+/* A hash is of a block as one write left it: in a verified file a read of a part of a block and a
+ * write of a part, maybe of the same one, take turns. Writes go first, lest reads without end keep
+ * one out. */
+static bool odd_read_waits(struct weir_io *io, const struct weir_io_file *file)
+{
+    uint32_t next = file->waiting[WEIR_IO_WRITE].first;
+    if (file->alone || next == WEIR_IO_NONE)
+        return file->alone;
+    struct weir_io_part write = part_plan(io, next);
+    return !covers_blocks(&write);
+}
+
+/* Another piece of the file has to end first. */
+static bool part_waits(struct weir_io *io, const struct weir_io_part *part)
+{
+    const struct weir_io_file *file = file_of(io, part);
+    bool blocks = covers_blocks(part);
+    if (part->kind == WEIR_IO_WRITE)
+        return file->alone || (!blocks && file->write_count + file->odd_read_count > 0);
+    return file->hashes != NULL && !blocks && odd_read_waits(io, file);
+}
+
+/* False: there is none, or the file has as many as it may. */
+static bool bounce_begin(struct weir_io *io, struct weir_io_part *part)
+{
+    struct weir_io_file *file = file_of(io, part);
+    part->bounce = bounce_take(io);
+    if (part->bounce == WEIR_IO_NONE || file->bounce_count == WEIR_IO_BOUNCES_MOST)
+        return false;
+    part->bytes = io->bounces[part->bounce];
+    io->bounces[part->bounce] = NULL;
+    file->bounce_count++;
+    io->meter.counters.bounced_bytes += part->last - part->first;
+    file->meter.counters.bounced_bytes += part->last - part->first;
+    return true;
+}
+
+/* False: it has to wait for a bounce or for other pieces of the file. */
 static bool part_begin(struct weir_io *io, struct weir_io_part *part)
 {
     struct weir_io_file *file = file_of(io, part);
     bool blocks = covers_blocks(part);
     bool write = part->kind == WEIR_IO_WRITE;
-    if (write && (file->alone || (!blocks && file->write_count > 0)))
+    if (part_waits(io, part))
         return false;
     if (!blocks || (uintptr_t)part->bytes % file->align_bytes != 0) {
-        part->bounce = bounce_take(io);
-        if (part->bounce == WEIR_IO_NONE)
+        if (!bounce_begin(io, part))
             return false;
-        part->bytes = io->bounces[part->bounce];
-        io->bounces[part->bounce] = NULL;
-        io->counters.bounced_bytes += part->last - part->first;
         if (write && blocks)
-            write_from_bounce(io, part);
+            write_from_bounce(part);
         else if (write)
             alone_begin(io, part);
     }
-    if (write)
-        file->write_count++;
+    part->counts_odd = !write && !blocks && file->hashes != NULL;
+    file->odd_read_count += part->counts_odd;
+    file->write_count += write;
     return true;
 }
 
-static uint32_t part_cut(struct weir_io *io, enum weir_io_kind kind)
+static uint32_t part_cut(struct weir_io *io, struct weir_io_file *file, enum weir_io_kind kind)
 {
-    uint32_t place = io->waiting[kind].first;
-    if (place == WEIR_IO_NONE || io->part_idle.first == WEIR_IO_NONE)
+    uint32_t place = file->waiting[kind].first;
+    if (place == WEIR_IO_NONE)
         return WEIR_IO_NONE;
     struct weir_io_part part = part_plan(io, place);
     if (!part_begin(io, &part))
@@ -157,62 +229,97 @@ static uint32_t part_cut(struct weir_io *io, enum weir_io_kind kind)
     uint32_t taken = weir_io_list_pop(&io->part_idle);
     part.generation = io->parts[taken].generation;
     io->parts[taken] = part;
-    struct weir_io_slot *slot = &io->slots[place];
-    slot->piece_count++;
-    slot->cut_bytes += part.last - part.first;
-    if (slot->cut_bytes == slot->request.byte_count)
-        weir_io_list_pop(&io->waiting[kind]);
+    struct weir_io_strand *strand = &io->strands[place];
+    strand->piece_count++;
+    file->piece_count++;
+    strand->cut_bytes += part.last - part.first;
+    if (strand->cut_bytes == strand->byte_count)
+        weir_io_list_pop(&file->waiting[kind]);
     return taken;
+}
+
+static uint32_t file_next(struct weir_io *io, struct weir_io_file *file)
+{
+    uint32_t part = WEIR_IO_NONE;
+    bool write_waits = file->waiting[WEIR_IO_WRITE].first != WEIR_IO_NONE;
+    if (file->piece_count == file->depth)
+        return WEIR_IO_NONE;
+    if (write_waits && file->read_turns >= READ_TURNS_MOST)
+        part = part_cut(io, file, WEIR_IO_WRITE);
+    if (part == WEIR_IO_NONE) {
+        part = part_cut(io, file, WEIR_IO_READ);
+        if (part != WEIR_IO_NONE) {
+            file->read_turns = write_waits ? file->read_turns + 1 : 0;
+            return part;
+        }
+        part = part_cut(io, file, WEIR_IO_WRITE);
+    }
+    if (part != WEIR_IO_NONE)
+        file->read_turns = 0;
+    return part;
 }
 
 uint32_t weir_io_part_next(struct weir_io *io)
 {
     uint32_t part = weir_io_list_pop(&io->part_again);
-    if (part != WEIR_IO_NONE)
+    if (part != WEIR_IO_NONE || io->part_idle.first == WEIR_IO_NONE)
         return part;
-    bool write_waits = io->waiting[WEIR_IO_WRITE].first != WEIR_IO_NONE;
-    if (write_waits && io->read_turns >= READ_TURNS_MOST)
-        part = part_cut(io, WEIR_IO_WRITE);
-    if (part == WEIR_IO_NONE) {
-        part = part_cut(io, WEIR_IO_READ);
+    for (size_t i = 0; i < io->file_count; i++) {
+        size_t place = (io->file_turn + i) % io->file_count;
+        part = file_next(io, &io->files[place]);
         if (part != WEIR_IO_NONE) {
-            io->read_turns = write_waits ? io->read_turns + 1 : 0;
+            io->file_turn = place + 1;
             return part;
         }
-        part = part_cut(io, WEIR_IO_WRITE);
     }
-    if (part != WEIR_IO_NONE)
-        io->read_turns = 0;
-    return part;
+    return WEIR_IO_NONE;
+}
+
+static void strand_end(struct weir_io *io, uint32_t place)
+{
+    struct weir_io_strand *strand = &io->strands[place];
+    if (strand->piece_count > 0 || strand->cut_bytes < strand->byte_count)
+        return;
+    if (--slot_of(io, place)->strand_count == 0)
+        weir_io_list_push(&io->finished, place / io->strand_width);
 }
 
 /* Keep the thread's last error as the request's, if it is its first, and cut no more of it. */
 static void slot_fail(struct weir_io *io, uint32_t place)
 {
-    struct weir_io_slot *slot = &io->slots[place];
+    struct weir_io_slot *slot = slot_of(io, place);
+    uint32_t first = place - place % io->strand_width;
+    const struct weir_io_volume *volume = io->files[slot->request.file].volume;
     if (slot->error.status == WEIR_OK)
         slot->error = *weir_last_error();
-    if (slot->cut_bytes < slot->request.byte_count) {
-        /* Requests are cut in order, so one that is cut in part is the first that waits. */
-        weir_io_list_pop(&io->waiting[slot->request.kind]);
-        slot->cut_bytes = slot->request.byte_count;
+    for (uint32_t i = 0; i < (volume != NULL ? volume->stripes.drive_count : 1); i++) {
+        struct weir_io_strand *strand = &io->strands[first + i];
+        if (strand->cut_bytes == strand->byte_count)
+            continue;
+        weir_io_list_remove(&io->files[strand->file].waiting[slot->request.kind], first + i);
+        strand->cut_bytes = strand->byte_count;
+        strand_end(io, first + i);
     }
 }
 
 static void part_end(struct weir_io *io, uint32_t place)
 {
     struct weir_io_part *part = &io->parts[place];
-    struct weir_io_slot *slot = &io->slots[part->slot];
-    struct weir_io_file *file = file_of(io, part);
-    if (slot->request.kind == WEIR_IO_WRITE) {
+    struct weir_io_strand *strand = &io->strands[part->strand];
+    struct weir_io_file *file = &io->files[strand->file];
+    if (slot_of(io, part->strand)->request.kind == WEIR_IO_WRITE) {
         file->write_count--;
         file->alone = false;
     }
-    if (part->bounce != WEIR_IO_NONE)
+    file->odd_read_count -= part->counts_odd;
+    if (part->bounce != WEIR_IO_NONE) {
         io->bounces[part->bounce] = part->bytes;
+        file->bounce_count--;
+    }
     weir_io_list_push(&io->part_idle, place);
-    if (--slot->piece_count == 0 && slot->cut_bytes == slot->request.byte_count)
-        weir_io_list_push(&io->finished, part->slot);
+    strand->piece_count--;
+    file->piece_count--;
+    strand_end(io, part->strand);
 }
 
 static const char *verb(const struct weir_io_part *part)
@@ -253,6 +360,19 @@ static enum weir_status end_check(const struct weir_io_file *file, const struct 
         (unsigned long long)need);
 }
 
+static void moved_count(struct weir_io_counters *counters, enum weir_io_kind kind, uint64_t bytes)
+{
+    *(kind == WEIR_IO_READ ? &counters->read_bytes : &counters->written_bytes) += bytes;
+}
+
+/* EINVAL of a direct transfer where none was complete yet: the file system does not take O_DIRECT
+ * after all. The pieces that were in flight with the first to be refused come here as well. */
+static bool direct_refused(const struct weir_io_file *file, const struct weir_io_part *part,
+                           int64_t result)
+{
+    return result == -EINVAL && part->direct && !file->direct_proven;
+}
+
 /* Take a completion into account. WEIR_OK: the piece is whole if done_bytes has reached
  * need_bytes, else it goes again from done_bytes. */
 static enum weir_status part_advance(struct weir_io *io, struct weir_io_part *part, int64_t result)
@@ -261,6 +381,8 @@ static enum weir_status part_advance(struct weir_io *io, struct weir_io_part *pa
     uint64_t at = part->low + part->done_bytes, asked = part->high - at;
     if (result == -EINTR || result == -EAGAIN)
         return part_stall(io, part, (int)-result);
+    if (direct_refused(file, part, result))
+        return file->direct ? weir_io_file_buffer(io, file) : WEIR_OK;
     if (result < 0)
         return weir_fail_errno(WEIR_ERR_IO, (int)-result,
                                "file \"%s\": %s of %llu bytes at %llu failed; check the drive and "
@@ -273,10 +395,9 @@ static enum weir_status part_advance(struct weir_io *io, struct weir_io_part *pa
                          "choose another engine",
                          io->table->name, (long long)result, (unsigned long long)asked,
                          (unsigned long long)at, file->name);
-    if (part->kind == WEIR_IO_READ)
-        io->counters.read_bytes += (uint64_t)result;
-    else
-        io->counters.written_bytes += (uint64_t)result;
+    moved_count(&io->meter.counters, part->kind, (uint64_t)result);
+    moved_count(&file->meter.counters, part->kind, (uint64_t)result);
+    file->direct_proven = file->direct_proven || part->direct;
     uint64_t moved = part->done_bytes + (uint64_t)result;
     uint64_t kept = moved >= part->need_bytes ? moved : round_down(moved, file->align_bytes);
     if (kept == part->done_bytes) {
@@ -293,13 +414,13 @@ static bool part_continue(struct weir_io *io, struct weir_io_part *part)
 {
     if (part->bounce == WEIR_IO_NONE)
         return false;
-    if (io->slots[part->slot].request.kind == WEIR_IO_READ) {
-        memcpy(user_bytes(io, part), bounced_bytes(part), part->last - part->first);
+    if (slot_of(io, part->strand)->request.kind == WEIR_IO_READ) {
+        memcpy(part->user, bounced_bytes(part), part->last - part->first);
         return false;
     }
     if (part->kind == WEIR_IO_WRITE)
         return false;
-    write_from_bounce(io, part);
+    write_from_bounce(part);
     return true;
 }
 
@@ -320,20 +441,23 @@ static enum weir_status padding_cut(struct weir_io *io, const struct weir_io_par
 void weir_io_part_settle(struct weir_io *io, uint32_t place, int64_t result)
 {
     struct weir_io_part *part = &io->parts[place];
+    struct weir_io_file *file = file_of(io, part);
     enum weir_status status = part_advance(io, part, result);
-    if (status == WEIR_OK) {
-        if (part->done_bytes < part->need_bytes) {
-            io->counters.resubmitted_count++;
-            weir_io_list_push(&io->part_again, place);
-            return;
-        }
-        if (part_continue(io, part)) {
-            weir_io_list_push(&io->part_again, place);
-            return;
-        }
-        status = padding_cut(io, part);
+    if (status == WEIR_OK && part->done_bytes < part->need_bytes) {
+        io->meter.counters.resubmitted_count++;
+        file->meter.counters.resubmitted_count++;
+        weir_io_list_push(&io->part_again, place);
+        return;
     }
+    if (status == WEIR_OK && file->hashes != NULL && part->kind == WEIR_IO_READ)
+        status = weir_io_verify_compare(io, file, part);
+    if (status == WEIR_OK && part_continue(io, part)) {
+        weir_io_list_push(&io->part_again, place);
+        return;
+    }
+    if (status == WEIR_OK)
+        status = padding_cut(io, part);
     if (status != WEIR_OK)
-        slot_fail(io, part->slot);
+        slot_fail(io, part->strand);
     part_end(io, place);
 }

@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define WAKE_TOKEN       (UINT64_MAX - 1) /* UINT64_MAX is liburing's own */
-#define FILES_MOST       16u
+#define FILES_MOST       32u
 #define BUFFER_BYTES     (1u << 30) /* the most the kernel takes in one piece */
 #define BUFFERS_MOST     16384u     /* of them */
 #define REFUSALS_MOST    1000u
