@@ -1,41 +1,20 @@
 #include "io/extent.h"
 #include "core/file.h"
+#include "core/memory.h"
+#include "io/extent_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define EXTENT_ALIGN_BYTES 4096u
 #define FILL_BYTES         (8u << 20) /* of one request, cut into pieces by the front */
 #define FILL_ALIGN_BYTES   65536u
-#define FILL_COUNT         2
+#define FILL_COUNT         2u /* requests of each drive */
+#define FILL_DRIVE_BITS    8u /* of a request's id; the rest are its bytes */
 #define NAMES_MOST         100u
-
-enum weir_status weir_extent_preflight(const char *directory, uint64_t bytes)
-{
-    struct stat stat_;
-    if (stat(directory, &stat_) != 0)
-        return weir_fail_errno(WEIR_ERR_ARG, errno, "extent \"%s\": no such directory", directory);
-    if (!S_ISDIR(stat_.st_mode))
-        return weir_fail(WEIR_ERR_ARG, "extent \"%s\": not a directory", directory);
-    if (access(directory, W_OK | X_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_ARG, errno, "extent \"%s\": cannot be written", directory);
-    struct statvfs space;
-    if (statvfs(directory, &space) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "extent \"%s\": free space unknown", directory);
-    uint64_t blocks = bytes / space.f_frsize + (bytes % space.f_frsize != 0);
-    if (blocks > space.f_bavail)
-        return weir_fail(WEIR_ERR_NOSPACE,
-                         "extent \"%s\": need %llu bytes, %llu free; free some there or choose "
-                         "another directory",
-                         directory, (unsigned long long)bytes,
-                         (unsigned long long)(space.f_bavail * space.f_frsize));
-    return WEIR_OK;
-}
 
 /* An unlinked file of the directory; 0 or an errno. */
 static int unlinked_open(const char *directory, int flags, int *fd)
@@ -59,52 +38,42 @@ static int unlinked_open(const char *directory, int flags, int *fd)
     return EEXIST;
 }
 
-static enum weir_status direct_refuse(const char *directory, bool require_direct,
-                                      struct weir_log *log)
+/* The drive's file, still empty, known to the front. */
+static enum weir_status drive_open(struct weir_extent_drive *drive, struct weir_io *io,
+                                   struct weir_log *log)
 {
-    if (require_direct)
-        return weir_fail(
-            WEIR_ERR_UNSUPPORTED,
-            "extent \"%s\": the file system does not take O_DIRECT, which is required; "
-            "choose another directory or do not require it",
-            directory);
-    weir_log(log, WEIR_LOG_WARNING,
-             "extent \"%s\": the file system does not take O_DIRECT; transfers go through the page "
-             "cache, slower and in memory outside the budget; choose another directory",
-             directory);
-    return WEIR_OK;
-}
-
-static enum weir_status file_make(struct weir_extent *extent, const char *directory,
-                                  bool require_direct, struct weir_log *log)
-{
-    extent->direct = true;
-    int error = unlinked_open(directory, O_DIRECT, &extent->fd);
+    bool direct = true;
+    int error = unlinked_open(drive->path, O_DIRECT, &drive->fd);
     if (error == EINVAL) {
-        WEIR_TRY(direct_refuse(directory, require_direct, log));
-        extent->direct = false;
-        error = unlinked_open(directory, 0, &extent->fd);
+        direct = false;
+        error = unlinked_open(drive->path, 0, &drive->fd);
     }
-    if (error)
+    if (error) {
+        drive->fd = -1;
         return weir_fail_errno(WEIR_ERR_IO, error, "extent \"%s\": no file can be made there",
-                               directory);
-    if (fallocate(extent->fd, 0, 0, (off_t)extent->byte_count) == 0)
-        return WEIR_OK;
-    if (errno == EOPNOTSUPP && ftruncate(extent->fd, (off_t)extent->byte_count) == 0)
-        return WEIR_OK;
-    return weir_fail_errno(
-        WEIR_ERR_IO, errno,
-        "extent \"%s\": %llu bytes cannot be reserved; free some there or choose "
-        "another directory",
-        directory, (unsigned long long)extent->byte_count);
+                               drive->path);
+    }
+    WEIR_TRY(weir_io_file_open(io, drive->path, drive->fd, direct, 0, &drive->file));
+    if (!direct)
+        weir_log(log, WEIR_LOG_WARNING,
+                 "extent \"%s\": the file system does not take O_DIRECT; transfers go through the "
+                 "page cache, slower and in memory outside the budget; choose another directory",
+                 drive->path);
+    return WEIR_OK;
 }
 
-static enum weir_status file_register(struct weir_extent *extent, struct weir_io *io,
-                                      const char *directory)
+static enum weir_status drive_reserve(struct weir_extent_drive *drive, struct weir_io *io,
+                                      bool verify)
 {
-    WEIR_TRY(weir_io_file_open(io, directory, extent->fd, extent->direct, 0, &extent->file));
-    extent->align_bytes = weir_io_file_align_bytes(io, extent->file);
-    return WEIR_OK;
+    if (drive->byte_count == 0)
+        return WEIR_OK;
+    if (fallocate(drive->fd, 0, 0, (off_t)drive->byte_count) != 0 &&
+        (errno != EOPNOTSUPP || ftruncate(drive->fd, (off_t)drive->byte_count) != 0))
+        return weir_fail_errno(WEIR_ERR_IO, errno,
+                               "extent \"%s\": %llu bytes cannot be reserved; free some there or "
+                               "choose another directory",
+                               drive->path, (unsigned long long)drive->byte_count);
+    return verify ? weir_io_file_verify(io, drive->file, drive->byte_count) : WEIR_OK;
 }
 
 /* Never written, so it takes no memory but the kernel's page of zeros, and it outlives any write.
@@ -114,98 +83,166 @@ static unsigned char zeros[FILL_BYTES] __attribute__((aligned(FILL_ALIGN_BYTES))
 struct fill {
     struct weir_extent *extent;
     struct weir_io *io;
-    uint64_t begun_bytes, done_bytes;
-    uint32_t outstanding;
+    uint64_t begun_bytes[WEIR_IO_DRIVES_MOST];
+    uint32_t outstanding[WEIR_IO_DRIVES_MOST];
+    uint32_t outstanding_count;
+    uint64_t done_bytes, all_bytes;
     struct weir_error error; /* the first; those outstanding are still reaped */
 };
 
-static void fill_begin(struct fill *fill)
+static void fill_begin(struct fill *fill, uint32_t d)
 {
-    uint64_t left = fill->extent->byte_count - fill->begun_bytes;
+    const struct weir_extent_drive *drive = &fill->extent->drives[d];
+    uint64_t left = drive->byte_count - fill->begun_bytes[d];
     uint64_t bytes = left < FILL_BYTES ? left : FILL_BYTES;
-    struct weir_io_request request = {.id = bytes,
+    struct weir_io_request request = {.id = bytes << FILL_DRIVE_BITS | d,
                                       .kind = WEIR_IO_WRITE,
-                                      .file = fill->extent->file,
-                                      .offset_bytes = fill->begun_bytes,
+                                      .file = drive->file,
+                                      .offset_bytes = fill->begun_bytes[d],
                                       .bytes = zeros,
                                       .byte_count = bytes};
     if (weir_io_submit(fill->io, &request, 1) != WEIR_OK) {
         fill->error = *weir_last_error();
         return;
     }
-    fill->begun_bytes += bytes;
-    fill->outstanding++;
+    fill->begun_bytes[d] += bytes;
+    fill->outstanding[d]++;
+    fill->outstanding_count++;
+}
+
+static void drives_begin(struct fill *fill)
+{
+    for (uint32_t d = 0; d < fill->extent->drive_count; d++)
+        while (fill->error.status == WEIR_OK && fill->outstanding[d] < FILL_COUNT &&
+               fill->begun_bytes[d] < fill->extent->drives[d].byte_count)
+            fill_begin(fill, d);
 }
 
 static enum weir_status fill_run(struct weir_extent *extent, struct weir_io *io,
-                                 weir_progress_fn *progress, void *progress_context)
+                                 const struct weir_extent_options *options)
 {
     struct fill fill = {.extent = extent, .io = io};
+    for (uint32_t d = 0; d < extent->drive_count; d++)
+        fill.all_bytes += extent->drives[d].byte_count;
     for (;;) {
-        while (fill.error.status == WEIR_OK && fill.outstanding < FILL_COUNT &&
-               fill.begun_bytes < extent->byte_count)
-            fill_begin(&fill);
-        if (fill.outstanding == 0)
+        drives_begin(&fill);
+        if (fill.outstanding_count == 0)
             return fill.error.status == WEIR_OK ? WEIR_OK : weir_fail_with(&fill.error);
         struct weir_io_result result;
         size_t count;
         WEIR_TRY(weir_io_reap(io, &result, 1, WEIR_IO_FOREVER, &count));
         if (count == 0)
             continue;
-        fill.outstanding--;
-        fill.done_bytes += result.id;
+        fill.outstanding_count--;
+        fill.outstanding[result.id % (1u << FILL_DRIVE_BITS)]--;
+        fill.done_bytes += result.id >> FILL_DRIVE_BITS;
         if (fill.error.status == WEIR_OK)
             fill.error = result.error;
-        if (fill.error.status == WEIR_OK && progress != NULL)
-            progress(progress_context, fill.done_bytes, extent->byte_count);
+        if (fill.error.status == WEIR_OK && options->progress != NULL)
+            options->progress(options->progress_context, fill.done_bytes, fill.all_bytes);
     }
 }
 
-static enum weir_status extent_make(struct weir_extent *extent, struct weir_io *io,
-                                    const char *directory, bool require_direct,
-                                    struct weir_log *log, weir_progress_fn *progress,
-                                    void *progress_context)
+static void shortage_log(const struct weir_extent *extent, const struct weir_extent_spread *spread,
+                         struct weir_log *log)
 {
-    WEIR_TRY(file_make(extent, directory, require_direct, log));
-    WEIR_TRY(file_register(extent, io, directory));
-    enum weir_status status = fill_run(extent, io, progress, progress_context);
-    if (status != WEIR_ERR_IO || weir_last_error()->os_errno != EINVAL || !extent->direct)
-        return status;
-    /* The file system took O_DIRECT at open and refuses it at the first write. */
-    WEIR_TRY(direct_refuse(directory, require_direct, log));
-    if (fcntl(extent->fd, F_SETFL, 0) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "extent \"%s\": O_DIRECT cannot be taken back",
-                               directory);
-    extent->direct = false;
-    WEIR_TRY(file_register(extent, io, directory));
-    return fill_run(extent, io, progress, progress_context);
+    for (uint32_t d = 0; d < extent->drive_count; d++)
+        if (spread->shares[d] < spread->wishes[d] * (1 - 1e-9))
+            weir_log(log, WEIR_LOG_WARNING,
+                     "extent \"%s\": %llu bytes free, %.0f would be its share by rate; it takes "
+                     "%llu and the other drives the rest, so all are slower; free some there",
+                     extent->drives[d].path, (unsigned long long)spread->free_bytes[d],
+                     spread->wishes[d] * (double)spread->needed_bytes,
+                     (unsigned long long)spread->bytes[d]);
+}
+
+static enum weir_status drives_open(struct weir_extent *extent, struct weir_io *io,
+                                    const struct weir_extent_options *options,
+                                    const struct weir_extent_spread *spread)
+{
+    for (uint32_t d = 0; d < options->place_count; d++) {
+        struct weir_extent_drive *drive = &extent->drives[extent->drive_count++];
+        *drive = (struct weir_extent_drive){.fd = -1, .share = spread->shares[d]};
+        WEIR_TRY(weir_strdup(&drive->path, options->places[d].directory));
+        if (drive->share == 0)
+            continue;
+        WEIR_TRY(drive_open(drive, io, options->log));
+        uint64_t align = weir_io_file_align_bytes(io, drive->file);
+        drive->byte_count = (spread->bytes[d] + align - 1) / align * align;
+        WEIR_TRY(drive_reserve(drive, io, options->verify));
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status volume_open(struct weir_extent *extent, struct weir_io *io,
+                                    uint64_t stripe_bytes)
+{
+    uint32_t files[WEIR_IO_DRIVES_MOST], count = 0;
+    double shares[WEIR_IO_DRIVES_MOST];
+    for (uint32_t d = 0; d < extent->drive_count; d++) {
+        if (extent->drives[d].fd < 0)
+            continue;
+        files[count] = extent->drives[d].file;
+        shares[count++] = extent->drives[d].share;
+    }
+    extent->file = files[0];
+    if (count == 1)
+        return WEIR_OK;
+    return weir_io_volume_open(io, "extent", files, shares, count, stripe_bytes, &extent->file);
+}
+
+static enum weir_status extent_make(struct weir_extent *extent, struct weir_io *io,
+                                    const struct weir_extent_options *options,
+                                    const struct weir_extent_spread *spread)
+{
+    WEIR_TRY(drives_open(extent, io, options, spread));
+    shortage_log(extent, spread, options->log);
+    WEIR_TRY(volume_open(extent, io, spread->stripe_bytes));
+    WEIR_TRY(fill_run(extent, io, options));
+    extent->direct = weir_io_file_direct(io, extent->file);
+    extent->align_bytes = weir_io_file_align_bytes(io, extent->file);
+    return WEIR_OK;
 }
 
 enum weir_status weir_extent_open(struct weir_extent *extent, struct weir_io *io,
-                                  const char *directory, uint64_t bytes, bool require_direct,
-                                  struct weir_log *log, weir_progress_fn *progress,
-                                  void *progress_context)
+                                  const struct weir_extent_options *options)
 {
-    *extent = (struct weir_extent){.fd = -1};
-    if (bytes == 0 || bytes % EXTENT_ALIGN_BYTES != 0)
-        return weir_fail(WEIR_ERR_ARG, "extent \"%s\": %llu bytes; give a positive multiple of %u",
-                         directory, (unsigned long long)bytes, EXTENT_ALIGN_BYTES);
-    WEIR_TRY(weir_extent_preflight(directory, bytes));
-    extent->byte_count = bytes;
-    enum weir_status status =
-        extent_make(extent, io, directory, require_direct, log, progress, progress_context);
+    *extent = (struct weir_extent){.byte_count = options->byte_count};
+    struct weir_extent_spread spread;
+    enum weir_status status;
+    if (options->byte_count == 0 || options->byte_count % EXTENT_ALIGN_BYTES != 0)
+        status = weir_fail(WEIR_ERR_ARG, "extent: %llu bytes; give a positive multiple of %u",
+                           (unsigned long long)options->byte_count, EXTENT_ALIGN_BYTES);
+    else
+        status =
+            weir_extent_spread(&spread, options->places, options->place_count, options->byte_count);
+    if (status == WEIR_OK)
+        status = extent_make(extent, io, options, &spread);
     if (status != WEIR_OK) {
         weir_extent_close(extent);
         return status;
     }
-    weir_log(log, WEIR_LOG_INFO, "extent \"%s\": %llu bytes, %s, pid %ld", directory,
-             (unsigned long long)bytes, extent->direct ? "O_DIRECT" : "buffered", (long)getpid());
+    for (uint32_t d = 0; d < extent->drive_count; d++)
+        if (extent->drives[d].fd >= 0)
+            weir_log(options->log, WEIR_LOG_INFO, "extent \"%s\": %llu of %llu bytes, %s, pid %ld",
+                     extent->drives[d].path, (unsigned long long)extent->drives[d].byte_count,
+                     (unsigned long long)extent->byte_count,
+                     weir_io_file_direct(io, extent->drives[d].file) ? "O_DIRECT" : "buffered",
+                     (long)getpid());
     return WEIR_OK;
 }
 
 void weir_extent_close(struct weir_extent *extent)
 {
-    if (extent->byte_count > 0 && extent->fd >= 0)
-        close(extent->fd);
-    *extent = (struct weir_extent){.fd = -1};
+    for (uint32_t d = 0; d < extent->drive_count; d++) {
+        if (extent->drives[d].fd >= 0)
+            close(extent->drives[d].fd);
+        weir_free(extent->drives[d].path);
+    }
+    *extent = (struct weir_extent){.byte_count = 0};
+}
+
+uint64_t weir_extent_verify_bytes(uint64_t byte_count, uint32_t place_count)
+{
+    return weir_io_verify_bytes(byte_count + (uint64_t)place_count * FILL_ALIGN_BYTES);
 }

@@ -101,6 +101,16 @@ static enum weir_status front_open(const char *engine, struct weir_io **io)
                                                       .log = &log_to});
 }
 
+static enum weir_status extent_open(struct weir_extent *extent, struct weir_io *io,
+                                    const char *where, struct weir_log *log)
+{
+    const struct weir_extent_place place = {.directory = where};
+    return weir_extent_open(
+        extent, io,
+        &(struct weir_extent_options){
+            .places = &place, .place_count = 1, .byte_count = BYTES, .log = log});
+}
+
 static void all_reap(struct weir_io *io, size_t want)
 {
     while (want > 0) {
@@ -162,7 +172,7 @@ static void front_travel(const char *engine, const char *where)
     unsigned char *memory = memory_make();
     must(front_open(engine, &io) == WEIR_OK);
     must(weir_io_memory_add(io, memory, BYTES) == WEIR_OK);
-    must(weir_extent_open(&extent, io, where, BYTES, false, &log_to, NULL, NULL) == WEIR_OK);
+    must(extent_open(&extent, io, where, &log_to) == WEIR_OK);
     bytes_travel(io, extent.file, 0, memory, 5);
     weir_io_close(io);
     weir_extent_close(&extent);
@@ -276,7 +286,7 @@ static void locked_child(void)
     must(logged.warnings == 1);
     must(test_contains(logged.text, "ulimit -l") && test_contains(logged.text, "ocate memory"));
     struct weir_extent extent;
-    must(weir_extent_open(&extent, io, directory, BYTES, false, &log_to, NULL, NULL) == WEIR_OK);
+    must(extent_open(&extent, io, directory, &log_to) == WEIR_OK);
     bytes_travel(io, extent.file, 0, memory, 6);
     weir_io_close(io);
     weir_extent_close(&extent);
@@ -334,7 +344,7 @@ static void storm_child(void)
     struct weir_extent extent;
     unsigned char *memory = memory_make();
     must(front_open(stormed_engine, &io) == WEIR_OK);
-    must(weir_extent_open(&extent, io, directory, BYTES, false, NULL, NULL, NULL) == WEIR_OK);
+    must(extent_open(&extent, io, directory, NULL) == WEIR_OK);
     struct sigaction action = {.sa_handler = signal_note}; /* no SA_RESTART */
     must(sigaction(SIGALRM, &action, NULL) == 0);
     struct itimerval often = {{0, 100}, {0, 100}};

@@ -32,13 +32,32 @@ static void lines_add(void *context, enum weir_log_level level, const char *line
     snprintf(lines->last, sizeof lines->last, "%s", line);
 }
 
-static struct weir_io *io_make(const struct weir_io_engine_table *table)
+static struct weir_io *io_make_with(const struct weir_io_engine_table *table, bool require_direct,
+                                    struct weir_log *log)
 {
     struct weir_io *io;
-    assert_ok(weir_io_open(
-        &io, &(struct weir_io_options){
-                 .engine = "threads", .engine_table = table, .depth = 8, .request_count = 2}));
+    assert_ok(weir_io_open(&io, &(struct weir_io_options){.engine = "threads",
+                                                          .engine_table = table,
+                                                          .depth = 8,
+                                                          .request_count = 2,
+                                                          .require_direct = require_direct,
+                                                          .log = log}));
     return io;
+}
+
+static struct weir_io *io_make(const struct weir_io_engine_table *table)
+{
+    return io_make_with(table, false, NULL);
+}
+
+static enum weir_status extent_open(struct weir_extent *extent, struct weir_io *io, uint64_t bytes,
+                                    struct weir_log *log)
+{
+    const struct weir_extent_place place = {.directory = test_directory};
+    return weir_extent_open(
+        extent, io,
+        &(struct weir_extent_options){
+            .places = &place, .place_count = 1, .byte_count = bytes, .log = log});
 }
 
 static size_t entry_count(void)
@@ -72,10 +91,17 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     (void)state;
     struct lines lines = {0};
     struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
-    struct weir_io *io = io_make(NULL);
+    struct weir_io *io = io_make_with(NULL, true, &log);
     struct steps steps = {0};
     struct weir_extent extent;
-    assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, true, &log, steps_add, &steps));
+    const struct weir_extent_place place = {.directory = test_directory};
+    assert_ok(weir_extent_open(&extent, io,
+                               &(struct weir_extent_options){.places = &place,
+                                                             .place_count = 1,
+                                                             .byte_count = BYTES,
+                                                             .log = &log,
+                                                             .progress = steps_add,
+                                                             .progress_context = &steps}));
     assert_int_equal(BYTES, steps.last);
     assert_int_equal(3, steps.count);
     assert_int_equal(0, entry_count());
@@ -83,7 +109,7 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     weir_io_count(io, &counters);
     assert_int_equal(BYTES, counters.written_bytes);
     struct stat stat;
-    assert_int_equal(0, fstat(extent.fd, &stat));
+    assert_int_equal(0, fstat(extent.drives[0].fd, &stat));
     assert_int_equal(BYTES, stat.st_size);
     assert_true((uint64_t)stat.st_blocks * 512 >= BYTES);
     assert_int_equal(0, stat.st_nlink);
@@ -92,7 +118,7 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     unsigned char *bytes = aligned_alloc(4096, BYTES);
     assert_non_null(bytes);
     memset(bytes, 1, BYTES);
-    assert_int_equal(BYTES, pread(extent.fd, bytes, BYTES, 0));
+    assert_int_equal(BYTES, pread(extent.drives[0].fd, bytes, BYTES, 0));
     for (size_t i = 0; i < BYTES; i++)
         if (bytes[i] != 0)
             fail_msg("byte %zu is %d", i, bytes[i]);
@@ -116,22 +142,25 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     test_engine_script = (struct test_engine_script){.direct_write_errno = EINVAL};
     struct lines lines = {0};
     struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
-    struct weir_io *io = io_make(&test_engine);
+    struct weir_io *io = io_make_with(&test_engine, false, &log);
     struct weir_extent extent;
-    assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, false, &log, NULL, NULL));
+    assert_ok(extent_open(&extent, io, BYTES, &log));
     assert_false(extent.direct);
     assert_int_equal(1, extent.align_bytes);
-    assert_int_equal(0, fcntl(extent.fd, F_GETFL) & O_DIRECT);
+    assert_int_equal(0, fcntl(extent.drives[0].fd, F_GETFL) & O_DIRECT);
     assert_true(test_engine_script.direct_write_count > 0);
     assert_int_equal(1, lines.warning_count);
     struct stat stat;
-    assert_int_equal(0, fstat(extent.fd, &stat));
+    assert_int_equal(0, fstat(extent.drives[0].fd, &stat));
     assert_int_equal(BYTES, stat.st_size);
+    weir_io_close(io);
     weir_extent_close(&extent);
 
-    assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, true, &log, NULL, NULL),
-                 WEIR_ERR_UNSUPPORTED, "does not take O_DIRECT");
-    assert_int_equal(-1, extent.fd);
+    io = io_make_with(&test_engine, true, &log);
+    assert_fails(extent_open(&extent, io, BYTES, &log), WEIR_ERR_UNSUPPORTED,
+                 "does not take O_DIRECT");
+    assert_int_equal(0, extent.drive_count);
+    assert_int_equal(1, lines.warning_count);
     weir_extent_close(&extent);
     weir_io_close(io);
 }
@@ -149,15 +178,14 @@ static void an_open_that_fails_is_made_good_or_said(void **state)
     struct weir_extent extent;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         weir_file_fail_at(WEIR_FILE_OPEN, 1, rows[i].os_errno);
-        assert_ok(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL));
+        assert_ok(extent_open(&extent, io, BYTES, NULL));
         assert_int_equal(2, weir_file_fail_at(WEIR_FILE_OPEN, 0, 0));
         assert_int_equal(rows[i].direct, extent.direct);
         assert_int_equal(0, entry_count());
         weir_extent_close(&extent);
     }
     weir_file_fail_from(WEIR_FILE_OPEN, 1, EMFILE);
-    assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL),
-                 WEIR_ERR_IO, "no file can be made there");
+    assert_fails(extent_open(&extent, io, BYTES, NULL), WEIR_ERR_IO, "no file can be made there");
     assert_int_equal(EMFILE, weir_last_error()->os_errno);
     assert_int_equal(1, weir_file_fail_at(WEIR_FILE_OPEN, 0, 0));
     weir_io_close(io);
@@ -174,15 +202,19 @@ static void a_failed_fill_leaves_nothing(void **state)
             .fault_at = nth, .fault_count = 1, .fault_result = -EIO, .reorder = true};
         struct weir_io *io = io_make(&test_engine);
         struct weir_extent extent;
-        assert_fails(weir_extent_open(&extent, io, test_directory, BYTES, false, NULL, NULL, NULL),
-                     WEIR_ERR_IO, "write of 1048576 bytes");
+        assert_fails(extent_open(&extent, io, BYTES, NULL), WEIR_ERR_IO, "write of 1048576 bytes");
         assert_int_equal(EIO, weir_last_error()->os_errno);
         assert_int_equal(1, test_engine_script.faulted_count);
-        assert_int_equal(-1, extent.fd);
+        assert_int_equal(0, extent.drive_count);
         weir_io_close(io);
         assert_int_equal(held, weir_alloc_bytes());
     }
     assert_int_equal(0, entry_count());
+}
+
+static enum weir_status preflight(const char *path, uint64_t bytes)
+{
+    return weir_extent_preflight(&(struct weir_extent_place){.directory = path}, 1, bytes);
 }
 
 static void preflight_says_what_is_wrong_and_makes_nothing(void **state)
@@ -191,21 +223,18 @@ static void preflight_says_what_is_wrong_and_makes_nothing(void **state)
      */
     (void)state;
     char path[300];
-    assert_ok(weir_extent_preflight(test_directory, BYTES));
+    assert_ok(preflight(test_directory, BYTES));
     snprintf(path, sizeof path, "%s/none", test_directory);
-    assert_fails(weir_extent_preflight(path, 1), WEIR_ERR_ARG, "no such directory");
-    assert_fails(weir_extent_preflight("/dev/null", 1), WEIR_ERR_ARG, "not a directory");
-    assert_fails(weir_extent_preflight(test_directory, UINT64_C(1) << 60), WEIR_ERR_NOSPACE,
+    assert_fails(preflight(path, 1), WEIR_ERR_ARG, "no such directory");
+    assert_fails(preflight("/dev/null", 1), WEIR_ERR_ARG, "not a directory");
+    assert_fails(preflight(test_directory, UINT64_C(1) << 60), WEIR_ERR_NOSPACE,
                  "need 1152921504606846976 bytes");
     struct weir_io *io = io_make(NULL);
     struct weir_extent extent;
-    assert_fails(
-        weir_extent_open(&extent, io, test_directory, UINT64_C(1) << 60, false, NULL, NULL, NULL),
-        WEIR_ERR_NOSPACE, test_directory);
-    assert_fails(weir_extent_open(&extent, io, test_directory, 5000, false, NULL, NULL, NULL),
-                 WEIR_ERR_ARG, "5000 bytes");
-    assert_fails(weir_extent_open(&extent, io, test_directory, 0, false, NULL, NULL, NULL),
-                 WEIR_ERR_ARG, "0 bytes");
+    assert_fails(extent_open(&extent, io, UINT64_C(1) << 60, NULL), WEIR_ERR_NOSPACE,
+                 test_directory);
+    assert_fails(extent_open(&extent, io, 5000, NULL), WEIR_ERR_ARG, "5000 bytes");
+    assert_fails(extent_open(&extent, io, 0, NULL), WEIR_ERR_ARG, "0 bytes");
     assert_int_equal(0, entry_count());
     weir_io_close(io);
 }

@@ -243,9 +243,12 @@ static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
     if (nvme_bytes > 0)
         WEIR_TRY(weir_io_memory_add(run->io, run->slabs[WEIR_TIER_HOST],
                                     run->slab_bytes[WEIR_TIER_HOST]));
+    const struct weir_extent_place place = {.directory = run->options.nvme_path};
     if (nvme_bytes > 0)
-        WEIR_TRY(weir_extent_open(&run->extent, run->io, run->options.nvme_path, nvme_bytes,
-                                  run->options.require_direct, &run->log, NULL, NULL));
+        WEIR_TRY(weir_extent_open(
+            &run->extent, run->io,
+            &(struct weir_extent_options){
+                .places = &place, .place_count = 1, .byte_count = nvme_bytes, .log = &run->log}));
     WEIR_TRY(weir_replay_open(&run->replay, &(struct weir_replay_options){
                                                 .device = run->device,
                                                 .updater = run->updater,
@@ -350,7 +353,8 @@ static enum weir_status layout_make(weir_run *run, struct weir_plan **plans, siz
         return keys_take(run, plans, tables);
     }
     if (nvme_bytes > 0)
-        WEIR_TRY(weir_extent_preflight(run->options.nvme_path, nvme_bytes));
+        WEIR_TRY(weir_extent_preflight(
+            &(struct weir_extent_place){.directory = run->options.nvme_path}, 1, nvme_bytes));
     WEIR_TRY(tiers_make(run, nvme_bytes));
     WEIR_TRY(keys_take(run, plans, tables));
     run->laid_out = true;

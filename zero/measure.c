@@ -216,13 +216,15 @@ static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *me
                                      uint64_t bytes, struct weir_extent *extent,
                                      struct weir_cost *out)
 {
+    const struct weir_extent_place place = {.directory = run->options.nvme_path};
     /* A drive with room for the extent need not have it for the sample. */
     while (bytes > 4096 * SLICES &&
-           weir_extent_preflight(run->options.nvme_path, bytes * FILE_ROUNDS) == WEIR_ERR_NOSPACE)
+           weir_extent_preflight(&place, 1, bytes * FILE_ROUNDS) == WEIR_ERR_NOSPACE)
         bytes /= 2;
     uint64_t file_bytes = bytes * FILE_ROUNDS, took;
-    WEIR_TRY(weir_extent_open(extent, io, run->options.nvme_path, file_bytes,
-                              run->options.require_direct, NULL, NULL, NULL));
+    WEIR_TRY(weir_extent_open(extent, io,
+                              &(struct weir_extent_options){
+                                  .places = &place, .place_count = 1, .byte_count = file_bytes}));
     WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_WRITE, &took));
     out->write_bytes_per_s = rate((double)file_bytes, took);
     WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_READ, &took));
@@ -239,15 +241,14 @@ static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
         return WEIR_OK;
     }
     struct weir_io *io;
-    struct weir_extent extent = {.fd = -1};
+    struct weir_extent extent = {.byte_count = 0};
     WEIR_TRY(weir_run_io_open(run, NULL, &io));
     enum weir_status status = weir_io_memory_add(io, memory, bytes);
     if (status == WEIR_OK)
         status = drive_passes(run, io, memory, bytes, &extent, out);
     weir_io_close(
         io); /* waits for what is in flight; only then may the number of the file be free */
-    if (extent.fd >= 0)
-        weir_extent_close(&extent);
+    weir_extent_close(&extent);
     return status;
 }
 

@@ -164,7 +164,6 @@ enum weir_status weir_open_with(weir_run **out, const struct weir_options *optio
     weir_run *run;
     WEIR_TRY(weir_alloc(&run, 1, sizeof *run, "run"));
     pthread_mutex_init(&run->log.lock, NULL);
-    run->extent.fd = -1;
     enum weir_status status = run_fill(run, options, seams);
     if (status != WEIR_OK) {
         struct weir_error error = *weir_last_error();
@@ -211,8 +210,7 @@ void weir_close(weir_run *run)
         run->table->stream_destroy(run->compute);
     weir_replay_close(run->replay);
     weir_io_close(run->io);
-    if (run->extent.fd >= 0)
-        weir_extent_close(&run->extent);
+    weir_extent_close(&run->extent);
     for (size_t i = 0; i < run->key_count; i++)
         weir_key_free(run->keys[i]);
     weir_free(run->keys);
