@@ -154,15 +154,6 @@ void Fiber::leave()
 #endif
 }
 
-const void *Fiber::current()
-{
-#ifdef CUDASIM_TSAN
-    return __tsan_get_current_fiber();
-#else
-    return nullptr;
-#endif
-}
-
 void happens_before([[maybe_unused]] void *address)
 {
 #ifdef CUDASIM_TSAN

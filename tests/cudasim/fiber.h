@@ -26,9 +26,6 @@ class Fiber
     void enter(); /* from outside, until the fiber leaves */
     void leave(); /* from inside, back to who entered */
 
-    /* What ThreadSanitizer knows the caller by: a stream, a fiber or a thread. Else NULL. */
-    static const void *current();
-
   private:
     static void first(Fiber *self);
 

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <pthread.h>
 
 namespace cudasim
 {
@@ -12,19 +11,19 @@ void *Runner::main(void *argument)
 {
     auto *self = static_cast<Runner *>(argument);
     for (;;) {
-        self->state_.wait(0, std::memory_order_acquire);
+        self->state_.wait(idle, std::memory_order_acquire);
+        if (self->state_.load(std::memory_order_acquire) == ended)
+            return nullptr;
         self->work_(self->argument_);
-        self->state_.store(0, std::memory_order_release);
+        self->state_.store(idle, std::memory_order_release);
         self->state_.notify_all();
     }
-    return nullptr;
 }
 
 void Runner::run(void (*work)(void *), void *argument)
 {
     if (!started_) {
-        pthread_t thread;
-        if (pthread_create(&thread, nullptr, main, this) != 0 || pthread_detach(thread) != 0) {
+        if (pthread_create(&thread_, nullptr, main, this) != 0) {
             perror("cudasim: no thread for a crew");
             abort();
         }
@@ -32,15 +31,26 @@ void Runner::run(void (*work)(void *), void *argument)
     }
     work_ = work;
     argument_ = argument;
-    state_.store(1, std::memory_order_release);
+    state_.store(asked, std::memory_order_release);
     state_.notify_all();
-    state_.wait(1, std::memory_order_acquire);
+    state_.wait(asked, std::memory_order_acquire);
+}
+
+Runner::~Runner()
+{
+    if (!started_)
+        return;
+    state_.store(ended, std::memory_order_release);
+    state_.notify_all();
+    pthread_join(thread_, nullptr);
 }
 #else
 void Runner::run(void (*work)(void *), void *argument)
 {
     work(argument);
 }
+
+Runner::~Runner() = default;
 #endif
 
 } // namespace cudasim

@@ -7,6 +7,7 @@
 #define CUDASIM_RUNNER_H
 
 #include <atomic>
+#include <pthread.h>
 
 namespace cudasim
 {
@@ -14,14 +15,17 @@ namespace cudasim
 class Runner
 {
   public:
+    ~Runner();
     /* Returns when work(argument) has. */
     void run(void (*work)(void *), void *argument);
 
   private:
+    enum State { idle, asked, ended };
     static void *main(void *self);
 
-    std::atomic<int> state_ = 0; /* idle, asked; the thread lives as long as the process */
+    std::atomic<State> state_ = idle;
     bool started_ = false;
+    pthread_t thread_ = {};
     void (*work_)(void *) = nullptr;
     void *argument_ = nullptr;
 };

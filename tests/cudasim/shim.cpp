@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <link.h>
-#include <list>
 #include <map>
 #include <numeric>
 #include <sched.h>
@@ -154,7 +153,7 @@ void static_shared_find()
     block.crew->static_found = true;
 }
 
-/* A fiber lives as long as the process and runs one thread of a block each time it is entered. */
+/* A fiber lives as long as its crew and runs one thread of a block each time it is entered. */
 void thread_main(void *argument)
 {
     auto *thread = static_cast<Thread *>(argument);
@@ -275,21 +274,19 @@ void block_run_on(void *index)
 /* Of one stream. Blocks take turns on the crews: a crew's blocks come one after the other, those of
  * different crews are unordered to ThreadSanitizer, as all blocks are on hardware. */
 struct Team {
-    const void *stream;
     std::array<Crew, crew_count> crews;
     std::array<Runner, crew_count> runners;
 };
 
+/* Under ThreadSanitizer a stream has an OS thread, and its team ends with it. */
 Team &team_of_stream()
 {
-    static std::list<Team> teams;
-    const void *stream = Fiber::current();
-    for (Team &team : teams)
-        if (team.stream == stream)
-            return team;
-    teams.emplace_back();
-    teams.back().stream = stream;
-    return teams.back();
+#ifdef CUDASIM_TSAN
+    static thread_local Team team;
+#else
+    static Team team;
+#endif
+    return team;
 }
 
 void grid_run(Team &team, const std::array<unsigned char *, crew_count> &dynamic_shared)
