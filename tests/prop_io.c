@@ -36,6 +36,7 @@ struct world {
     struct test_random random;
     struct weir_io *io;
     uint32_t file;
+    bool direct;
     int fd;                    /* of a file */
     struct test_volume volume; /* or one of these: count is not 0 */
     unsigned char *model;
@@ -126,6 +127,9 @@ static bool any_flying(const struct world *world)
 static void all_equals_model(struct world *world)
 {
     struct stat stat;
+    /* Else the front would have gone on without O_DIRECT. */
+    assert_int_equal(0, test_engine_script.refused_count);
+    assert_int_equal(world->direct, weir_io_file_direct(world->io, world->file));
     unsigned char *back = test_memory_make(FILE_MOST + 1, 0);
     if (world->volume.count > 0) {
         test_front_move(world->io, WEIR_IO_READ, world->file, 0, back, FILE_MOST);
@@ -236,7 +240,7 @@ static void world_close(struct world *world)
 
 static void world_run(const struct kind *kind, uint32_t steps)
 {
-    struct world world = {.random = {.state = kind->seed}};
+    struct world world = {.random = {.state = kind->seed}, .direct = kind->direct};
     world_open(&world, kind);
     for (uint32_t step = 0; step < steps; step++) {
         submit_one(&world);

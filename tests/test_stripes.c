@@ -1,4 +1,4 @@
-/* How a volume's bytes go round over its files: arithmetic alone, nothing is opened. */
+/* The arithmetic of the front: how a volume's bytes go round over its files, what is aligned to. */
 #include "tests/support.h"
 
 #include "io/io_internal.h"
@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define STRIPE 8192u
 
@@ -149,6 +150,27 @@ static void the_shares_of_a_length_add_up(void **state)
     assert_fails(weir_io_volume_share(&one, 1, 5000, 1, bytes), WEIR_ERR_ARG, "5000 bytes");
 }
 
+static void alignment_is_what_the_system_says(void **state)
+{
+    /* statx's two numbers if it has any, whatever they are; else the file system's block; 4096 only
+     * where neither is of use. On a file here it is a power of two that a transfer can have. */
+    (void)state;
+    const uint32_t answers[] = {512, 4096, 16384, 65536};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(answers[i], weir_io_align_choose(answers[i], 4, 1024));
+        assert_int_equal(answers[i], weir_io_align_choose(512, answers[i], 1024));
+        assert_int_equal(answers[i], weir_io_align_choose(0, 0, answers[i]));
+    }
+    assert_int_equal(4096, weir_io_align_choose(0, 0, 0));
+    assert_int_equal(4096, weir_io_align_choose(0, 0, 131072));
+    assert_int_equal(4096, weir_io_align_choose(0, 0, 3000));
+    assert_int_equal(4096, weir_io_align_choose(0, 512, 256));
+    int fd = test_file_make(0);
+    uint32_t align = weir_io_align_ask(fd);
+    assert_true(align > 0 && align <= WEIR_IO_ALIGN_MOST && (align & (align - 1)) == 0);
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +178,7 @@ int main(void)
         cmocka_unit_test(the_cycle_ends_nearly_as_early_as_shares_allow),
         cmocka_unit_test(stripes_of_a_drive_are_spread_over_the_cycle),
         cmocka_unit_test(the_shares_of_a_length_add_up),
+        cmocka_unit_test(alignment_is_what_the_system_says),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }
