@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -74,6 +75,92 @@ static void bytes_lie_on_the_drives_by_share(void **state)
     test_front_move(v.io, WEIR_IO_READ, v.volume, 0, back, BYTES);
     assert_memory_equal(bytes, back, BYTES);
     test_volume_close(&v);
+    free(bytes);
+    free(back);
+}
+
+static void ten_thousand_requests_pass_through_depth_4(void **state)
+{
+    /* 64 outstanding at a time on five drives that share one depth, of 1 byte to 3 stripes, odd in
+     * every way, verified: each comes back once, and what was written is read. */
+    enum { ROOM = 3 * BLOCK, COUNT = 64 };
+    const double shares[5] = {1, 2, 0.5, 0, 3};
+    struct test_volume v;
+    struct test_volume_spec spec = spec_of(*state, shares, 5);
+    spec.options = (struct weir_io_options){.engine_table = *state,
+                                            .depth = 4,
+                                            .drive_count = 1,
+                                            .request_count = COUNT,
+                                            .piece_bytes = BLOCK};
+    spec.flags = 0;
+    spec.stripe_bytes = BLOCK;
+    spec.verify = true;
+    test_volume_open(&v, &spec);
+    assert_true(BYTES >= COUNT * ROOM);
+    unsigned char *bytes = test_memory_make(COUNT * ROOM, 0);
+    unsigned char *back = test_memory_make(COUNT * ROOM, 0);
+    struct test_random random = {.state = 10};
+    for (int round = 0; round < 79; round++) {
+        test_pattern_fill(bytes, COUNT * ROOM, test_random_next(&random));
+        struct weir_io_request requests[COUNT];
+        for (uint64_t i = 0; i < COUNT; i++)
+            requests[i] = (struct weir_io_request){i,
+                                                   WEIR_IO_WRITE,
+                                                   v.volume,
+                                                   i * ROOM + test_random_below(&random, 100),
+                                                   bytes + i * ROOM,
+                                                   1 + test_random_below(&random, ROOM - 100)};
+        assert_ok(weir_io_submit(v.io, requests, COUNT));
+        test_front_reap(v.io, COUNT);
+        for (uint64_t i = 0; i < COUNT; i++) {
+            requests[i].kind = WEIR_IO_READ;
+            requests[i].bytes = back + i * ROOM;
+        }
+        assert_ok(weir_io_submit(v.io, requests, COUNT));
+        test_front_reap(v.io, COUNT);
+        for (uint64_t i = 0; i < COUNT; i++)
+            assert_memory_equal(bytes + i * ROOM, back + i * ROOM, requests[i].byte_count);
+    }
+    test_volume_close(&v);
+    free(bytes);
+    free(back);
+}
+
+static void failed_requests_leave_the_others_whole(void **state)
+{
+    /* Beside a volume one file is open for reading only: writes to it fail a hundred times, named,
+     * and the volume's requests between them are whole. */
+    struct test_volume v;
+    struct test_volume_spec spec = spec_of(*state, halves, 2);
+    test_volume_open(&v, &spec);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", v.fds[1]);
+    int sealed_fd = open(path, O_RDONLY);
+    uint32_t sealed, volume;
+    assert_true(sealed_fd >= 0);
+    assert_ok(weir_io_file_open(v.io, "sealed", sealed_fd, false, 0, &sealed));
+    uint32_t files[2] = {v.files[0], sealed};
+    assert_ok(weir_io_volume_open(v.io, "half sealed", files, halves, 2, STRIPE, &volume));
+    unsigned char *bytes = pattern_make(8), *back = test_memory_make(BYTES, 0);
+    test_front_move(v.io, WEIR_IO_WRITE, v.volume, 0, bytes, BYTES);
+    for (uint64_t round = 0; round < 100; round++) {
+        memset(back, 0, BYTES);
+        struct weir_io_request requests[2] = {
+            {0, WEIR_IO_WRITE, volume, 0, bytes, BYTES / 2},
+            {1, WEIR_IO_READ, v.volume, BYTES / 2 + round, back, BYTES / 2 - round}};
+        assert_ok(weir_io_submit(v.io, requests, 2));
+        for (size_t got = 0, count; got < 2; got += count) {
+            struct weir_io_result result;
+            assert_ok(weir_io_reap(v.io, &result, 1, WEIR_IO_FOREVER, &count));
+            if (count == 1)
+                assert_int_equal(result.id == 0 ? WEIR_ERR_IO : WEIR_OK, result.status);
+            if (count == 1 && result.id == 0)
+                assert_true(test_contains(result.error.text, "\"sealed\""));
+        }
+        assert_memory_equal(bytes + BYTES / 2 + round, back, BYTES / 2 - round);
+    }
+    test_volume_close(&v);
+    close(sealed_fd);
     free(bytes);
     free(back);
 }
@@ -365,6 +452,8 @@ int main(void)
 {
     const struct CMUnitTest per_engine[] = {
         TEST_PER_ENGINE(bytes_lie_on_the_drives_by_share),
+        TEST_PER_ENGINE(ten_thousand_requests_pass_through_depth_4),
+        TEST_PER_ENGINE(failed_requests_leave_the_others_whole),
     };
     const struct CMUnitTest once[] = {
         cmocka_unit_test(what_cannot_be_a_volume_is_refused),
