@@ -15,11 +15,11 @@
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 
 /* Of a GPU beside slow cores: plans update across the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false};
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 
 static char nvme[256], saves[256];
 
