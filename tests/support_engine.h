@@ -18,16 +18,19 @@ struct test_engine_script {
     bool late;    /* reap brings nothing half of the time */
     bool shorten; /* half of the transfers stop at a drawn byte */
 
-    uint64_t fault_at;      /* the nth piece queued, 1 = the first; 0: none */
-    uint64_t fault_count;   /* so many pieces from it on */
-    int64_t fault_result;   /* their result, nothing is moved */
-    int direct_write_errno; /* writes of files with O_DIRECT; 0: they work */
-    bool stray;             /* a completion that no piece asked for comes first */
-    bool refuse_submit;     /* submit fails */
-    bool refuse_memory;     /* no memory is registered */
+    uint64_t fault_at;     /* the nth piece queued, 1 = the first; 0: none */
+    uint64_t fault_count;  /* so many pieces from it on */
+    int64_t fault_result;  /* their result, nothing is moved */
+    int fault_fd;          /* only pieces of this file count; 0: all */
+    int hold_fd;           /* pieces of this file do not complete; 0: all do */
+    bool refuse_direct;    /* EINVAL while the file has O_DIRECT */
+    uint32_t align_bytes;  /* EINVAL for direct pieces that are not multiples; 0: as the kernel */
+    bool stray;            /* a completion that no piece asked for comes first */
+    uint64_t submit_fails; /* the nth submit fails; 0: none */
+    bool refuse_memory;    /* no memory is registered */
 
     /* What happened since the script was set. */
-    uint64_t queued_count, faulted_count, direct_write_count;
+    uint64_t queued_count, faulted_count, refused_count, submit_count;
     enum weir_io_kind kinds[TEST_ENGINE_LOG]; /* of pieces in the order of queueing */
 };
 
