@@ -81,20 +81,25 @@ struct draw {
 
 static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
-    assert_ok(weir_open_with(&d->run,
-                             &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                    .device = plain_device,
-                                                    .device_bytes = b->device_bytes,
-                                                    .host_bytes = b->host_bytes,
-                                                    .nvme_path = b->nvme ? nvme : NULL,
-                                                    .io_engine = test_engine_draw(seed),
-                                                    .dtype = d->spec.shape.dtype,
-                                                    .grad_dtype = d->grad_dtype,
-                                                    .thread_count = small_models ? 1 : 2,
-                                                    .strict = strcmp(plain_device, "host") == 0,
-                                                    .strict_seed = seed,
-                                                    .cost = seed >> 8 & 1 ? &slow_cores : &cost},
-                             &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
+    struct weir_drive_rate drives[TEST_DRIVES_MOST];
+    struct weir_cost rates = seed >> 8 & 1 ? slow_cores : cost;
+    rates.drives = drives;
+    assert_ok(weir_open_with(
+        &d->run,
+        &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
+                               .device = plain_device,
+                               .device_bytes = b->device_bytes,
+                               .host_bytes = b->host_bytes,
+                               .nvme_path = b->nvme ? test_drives_draw(nvme, seed, drives) : NULL,
+                               .io_engine = test_engine_draw(seed),
+                               .dtype = d->spec.shape.dtype,
+                               .grad_dtype = d->grad_dtype,
+                               .thread_count = small_models ? 1 : 2,
+                               .strict = strcmp(plain_device, "host") == 0,
+                               .strict_seed = seed,
+                               .verify = b->nvme && seed >> 9 & 1,
+                               .cost = &rates},
+        &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
 
