@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|device
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|drives|device
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
   tests/e2e.py WEIR_TRAIN_SIM cuda
 """
@@ -368,6 +368,58 @@ def io():
     check(digests(newest(f"{work}/best")) == whole and digests(newest(f"{work}/threads")) == whole, "the same bits through each engine and in memory")
 
 
+def bits_flip(pid, directory):
+    """One bit in each 64 KiB of the process's unlinked file there, behind its back; how many."""
+    flipped = 0
+    for fd in glob.glob(f"/proc/{pid}/fd/*"):
+        if not os.readlink(fd).startswith(directory):
+            continue
+        with open(fd, "r+b", buffering=0) as file:
+            for at in range(0, os.fstat(file.fileno()).st_size, 65536):
+                byte = os.pread(file.fileno(), 1, at)
+                flipped += os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), at)
+            os.fsync(file.fileno())
+    return flipped
+
+
+def drives():
+    """Several directories under --nvme: the same bits; a flipped bit is found; wear is foretold."""
+    data = text_data(100000)
+    places = [f"{work}/nvme{i}" for i in range(3)]
+    for place in places:
+        os.mkdir(place)
+    budgets = ["--device-memory", 48 * MIB, "--host-memory", 48 * MIB]
+    common = ["--model", config("llama-8m"), "--data", data, "--seq-len", 32, "--batch", 1, "--eval-batches", 1]
+    run(*common, "--steps", 4, "--out", f"{work}/memory")
+    for name, more in (("one", [places[0]]), ("three", [",".join(places)]), ("verified", [",".join(places), "--verify"])):
+        out = run(*common, *budgets, "--steps", 4, "--out", f"{work}/{name}", "--log", f"{work}/{name}.jsonl", "--nvme", *more)
+        check(digests(newest(f"{work}/{name}")) == digests(newest(f"{work}/memory")), f"{name}: the bits of a run in memory")
+        written = [float(x) for x in re.findall(r"^nvme .*written ([\d.]+) GB", out, re.M)]
+        check(len(written) == more[0].count(",") + 1 and min(written) > 0, f"{name}: {written} GB written to its drives")
+        total = steps(f"{work}/{name}.jsonl")[-1]["nvme_written_total_bytes"]
+        check(sum(written) * 1e9 >= total > 4 * 50e6, f"{name}: the log's total is {total}")
+        check(("verified" in out) == (name == "verified"), f"{name}: says what was verified")
+
+    process = start(*common, *budgets, "--steps", 1000, "--nvme", ",".join(places), "--verify")
+    for line in process.stdout:
+        if line.startswith("step 2/"):
+            break
+    process.send_signal(signal.SIGSTOP)
+    flipped = bits_flip(process.pid, places[1])
+    process.send_signal(signal.SIGCONT)
+    out = process.communicate(timeout=120)[0]
+    check(flipped > 0 and process.returncode == 1, f"{flipped} flipped bits end the run")
+    check(places[1] in out and re.search(r"layers\.\d+|embed|norm", out), "the error names drive and block: " + out.strip().split("\n")[-1])
+
+    out = run(*common, *budgets, "--dry-run", "--nvme", ",".join(places), "--endurance", "600TB,1PB,600TB")
+    lines = re.findall(r"a step writes ([\d.]+) GB there; of ([\d.]+) TB endurance ([\d.e+]+) steps", out)
+    for gb, tb, left in lines:
+        check(abs(float(left) * float(gb) / 1000 / float(tb) - 1) < 0.05, f"{tb} TB at {gb} GB a step: {left} steps")
+    check(len(lines) == 3 and all(not os.listdir(place) for place in places), "a dry run says it of each drive and leaves nothing there")
+    fails("are one directory", *common, "--nvme", f"{places[0]},{places[0]}/../nvme0")
+    fails("no such directory", *common, *budgets, "--nvme", f"{places[0]},{work}/gone")
+
+
 def device():
     """A device that cannot be had is refused in one line that says why, before anything is made."""
     base = ["--model", config("llama-5m"), "--data", text_data(60000), "--seq-len", 32, "--batch", 1, "--steps", 1, "--out", f"{work}/out"]
@@ -382,7 +434,7 @@ def device():
     check(not os.path.exists(f"{work}/out"), "nothing was made")
 
 
-tests = {"cuda": cuda, "device": device, "disk": disk, "io": io, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+tests = {"cuda": cuda, "device": device, "disk": disk, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

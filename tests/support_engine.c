@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BLOCK_BYTES 4096u
@@ -223,6 +224,25 @@ const char *test_engine_draw(uint64_t number)
 {
     (void)test_engine_at(0);
     return running[number % running_count]->name;
+}
+
+const char *test_drives_draw(const char *directory, uint64_t seed, struct weir_drive_rate *rates)
+{
+    static char list[TEST_DRIVES_MOST * 300];
+    struct test_random random = {.state = seed};
+    uint32_t count = 1 + (uint32_t)test_random_below(&random, TEST_DRIVES_MOST);
+    size_t length = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char *path = list + length + (i > 0);
+        snprintf(path, 300, "%s/drive%u", directory, i);
+        assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+        if (i > 0)
+            list[length] = ',';
+        length += strlen(path) + (i > 0);
+        rates[i] = (struct weir_drive_rate){1e9 + (double)test_random_below(&random, 9) * 1e9, 1e9,
+                                            4096u << test_random_below(&random, 10), 1};
+    }
+    return list;
 }
 
 int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,

@@ -8,6 +8,7 @@
 
 #include "io/engine.h"
 #include "tests/support.h"
+#include <weir/drive.h>
 
 #define TEST_ENGINE_LOG  4096
 #define TEST_FRONT_PIECE (64u * 1024)
@@ -42,6 +43,10 @@ extern const struct weir_io_engine_table test_engine;
 const struct weir_io_engine_table *test_engine_at(size_t index);
 /* One of them by number: the same number, the same engine. */
 const char *test_engine_draw(uint64_t number);
+/* An NVMe tier of one to TEST_DRIVES_MOST directories made under `directory`, "DIR,DIR", and rates
+ * of each: the same seed, the same drives. The text is overwritten by the next call. */
+#define TEST_DRIVES_MOST 3
+const char *test_drives_draw(const char *directory, uint64_t seed, struct weir_drive_rate *rates);
 
 /* Run the tests once for each of them, its table as their state. No engine, or a failure: not 0. */
 #define TEST_PER_ENGINE(test)                                                                      \

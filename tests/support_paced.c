@@ -3,6 +3,7 @@
 #include "core/memory.h"
 
 struct test_pace test_pace;
+struct test_slow_drive test_slow_drive;
 
 #define DRIVES 64 /* descriptors that are equal modulo this share a queue */
 
@@ -62,7 +63,7 @@ static uint64_t duration_ns(const struct weir_io_piece *piece)
     double rate =
         piece->kind == WEIR_IO_READ ? test_pace.read_bytes_per_s : test_pace.write_bytes_per_s;
     double factor =
-        test_pace.slow_fd != 0 && piece->fd == test_pace.slow_fd ? test_pace.slow_factor : 1;
+        test_slow_drive.fd != 0 && piece->fd == test_slow_drive.fd ? test_slow_drive.factor : 1;
     return (uint64_t)((double)piece->byte_count / rate * factor * 1e9);
 }
 

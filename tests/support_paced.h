@@ -18,10 +18,14 @@
 struct test_pace {
     double read_bytes_per_s, write_bytes_per_s;
     double latency_s;
-    int slow_fd; /* a drive that takes slow_factor times as long; 0: none */
-    double slow_factor;
 };
 extern struct test_pace test_pace;
+/* A drive among them that takes `factor` times as long; fd 0: none. */
+struct test_slow_drive {
+    int fd;
+    double factor;
+};
+extern struct test_slow_drive test_slow_drive;
 extern const struct weir_io_engine_table test_paced;
 
 #endif

@@ -366,8 +366,8 @@ static void a_drive_that_slows_down_midway_gives_the_same_bytes(void **state)
         weir_io_file_count(v.io, v.files[1], &after);
         double least_s = (double)BYTES / 4 / 4e8 * (half ? 10 : 1);
         assert_true((double)(after.write_ns - before.write_ns) * 1e-9 >= least_s * 0.99);
-        test_pace.slow_fd = v.fds[1];
-        test_pace.slow_factor = 10;
+        test_slow_drive.fd = v.fds[1];
+        test_slow_drive.factor = 10;
     }
     test_front_move(v.io, WEIR_IO_READ, v.volume, 0, back, BYTES);
     assert_memory_equal(bytes, back, BYTES);
