@@ -132,15 +132,16 @@ static enum weir_status product_time(weir_run *run, char *memory, uint64_t bytes
     return WEIR_OK;
 }
 
-/* Products ever twice as wide, for a while or until one fills the sample; then tries of the one
- * with the highest rate: other work of the machine takes turns of several milliseconds. */
+/* Products ever twice as wide, until one takes as long as all tries may or fills the sample; then
+ * tries of the one with the highest rate: other work of the machine takes turns of several
+ * milliseconds, in which a small product does not even begin. */
 static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes,
                                      double *flops_per_s)
 {
-    uint64_t until = weir_now_ns() + COMPUTE_NS, took;
+    uint64_t took = 0;
     uint32_t best = 0;
     *flops_per_s = 0;
-    for (uint32_t n = LEAST_PRODUCT; n == LEAST_PRODUCT || weir_now_ns() < until; n *= 2) {
+    for (uint32_t n = LEAST_PRODUCT; took < COMPUTE_NS; n *= 2) {
         WEIR_TRY(product_time(run, memory, bytes, n, 0, &took));
         if (took == 0)
             break;
