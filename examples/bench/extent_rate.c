@@ -113,7 +113,7 @@ static enum weir_status round_run(struct bench *b, enum weir_io_kind kind)
     return WEIR_OK;
 }
 
-static enum weir_status bench_run(struct bench *b, int rounds, char **directories)
+static enum weir_status bench_run(struct bench *b, long rounds, char **directories)
 {
     if (b->count == 0 || b->count > WEIR_IO_DRIVES_MOST || b->extent_bytes < WINDOW_BYTES)
         return weir_fail(WEIR_ERR_ARG, "give 1 to %u directories and at least %llu MiB",
@@ -129,7 +129,7 @@ static enum weir_status bench_run(struct bench *b, int rounds, char **directorie
                                                             .piece_bytes = PIECE_BYTES}));
     WEIR_TRY(weir_io_memory_add(b->io, b->memory, WINDOWS * WINDOW_BYTES));
     WEIR_TRY(extents_open(b, directories));
-    for (int round = 0; round < rounds; round++)
+    for (long round = 0; round < rounds; round++)
         for (enum weir_io_kind kind = WEIR_IO_READ; kind <= WEIR_IO_WRITE; kind++)
             WEIR_TRY(round_run(b, kind));
     return WEIR_OK;
@@ -144,7 +144,7 @@ int main(int count, char **values)
     struct bench b = {.extent_bytes = strtoull(values[1], NULL, 10) * MIB,
                       .seconds = strtod(values[2], NULL),
                       .count = (uint32_t)count - 4};
-    enum weir_status status = bench_run(&b, atoi(values[3]), values + 4);
+    enum weir_status status = bench_run(&b, strtol(values[3], NULL, 10), values + 4);
     if (status != WEIR_OK)
         fprintf(stderr, "extent_rate: %s\n", weir_last_error()->text);
     weir_io_close(b.io);
