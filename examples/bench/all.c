@@ -116,13 +116,19 @@ static void cost_refine(const struct report *report, struct weir_cost *cost)
 {
     const json_t *to_device = row_find(report, "copy", "direction", "to device"),
                  *to_host = row_find(report, "copy", "direction", "to host"),
-                 *adam = row_find(report, "adam", "dtype", "bf16");
+                 *adam = row_find(report, "adam", "dtype", "bf16"),
+                 *layer = row_find(report, "layer", "dtype", "bf16");
+    double flops = 1e9 * json_number_value(json_object_get(layer, "gflop_per_s"));
     cost->to_device_bytes_per_s = 1e9 * json_number_value(json_object_get(to_device, "gb_per_s"));
     cost->to_host_bytes_per_s = 1e9 * json_number_value(json_object_get(to_host, "gb_per_s"));
     cost->update_bytes_per_s =
         UPDATE_BYTES * 1e9 / json_number_value(json_object_get(adam, "ns_per_parameter"));
-    if (cost->update_on_compute) /* one kernel, in one memory */
-        cost->device_update_bytes_per_s = cost->update_bytes_per_s;
+    if (!cost->update_on_compute)
+        return;
+    /* The device is the host: one kernel, in one memory. */
+    cost->device_update_bytes_per_s = cost->update_bytes_per_s;
+    if (flops > cost->compute_flops_per_s)
+        cost->compute_flops_per_s = flops;
 }
 
 static enum weir_status machine_fill(const struct options *o, const struct report *report,
@@ -147,6 +153,8 @@ static enum weir_status parts_run(const struct options *o, struct report *report
     part.parameters = (double)(UINT64_C(32) << 20);
     part.dtypes.count = 1; /* bf16 */
     WEIR_TRY(adam_measure(&part, report));
+    part.dtypes = (struct choice_list){.values = {0, 1}, .count = 2}; /* fp32 where bf16 is not */
+    part.rounds = 3;
     part.hidden = part.kv = 2048;
     part.intermediate = 5632;
     part.tokens = 512;

@@ -28,7 +28,7 @@ static enum weir_status check(dnnl_status_t status, const char *what)
     if (status == dnnl_success)
         return WEIR_OK;
     return weir_fail(WEIR_ERR_UNSUPPORTED,
-                     "oneDNN: %s failed with status %d; without bf16 of the CPU try --dtype fp32",
+                     "oneDNN: %s failed with status %d; where the CPU has no bf16, --dtype fp32",
                      what, (int)status);
 }
 

@@ -75,7 +75,7 @@ static const struct flag flags[] = {
      "L          pages of the sweep's memory: huge, pages of 4 KiB, or those scattered (default "
      "huge, as in training)"},
     {"--seconds", KIND_NUMBER, FIELD(seconds), IO | ALL, 0, 0, NULL,
-     "S          of each point in each round (default 0.5)"},
+     "S          of each point in each round (default 0.5; all 0.2)"},
     {"--rounds", KIND_COUNT, FIELD(rounds), EVERY, 1, ROUNDS_MOST, NULL,
      "N          all points are measured once a round; medians are shown (default 3; adam, gemm, "
      "memory, copy 5)"},
@@ -288,7 +288,7 @@ static void defaults_fill(struct options *o)
     choices_default(&o->parts, PART_COUNT);
     choices_default(&o->dtypes, 2);
     if (o->seconds <= 0)
-        o->seconds = 0.5;
+        o->seconds = sweep ? 0.5 : 0.2;
     if (o->rounds == 0)
         o->rounds = drives ? 3 : 5;
     if (o->parameters <= 0 && o->command == COMMAND_ADAM)
