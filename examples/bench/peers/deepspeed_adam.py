@@ -3,7 +3,7 @@
 Host Adam against DeepSpeed's CPU Adam: nanoseconds a parameter, the same threads, update by update in
 turns, both processes alive.
 
-    deepspeed_adam.py ADAM_RATE --dtype fp32 --parameters 67108864 --threads 2 --pairs 5 --passes 20
+    deepspeed_adam.py WEIR_BENCH --dtype fp32 --parameters 67108864 --threads 2 --pairs 5 --passes 20
 
 Each pair is a new process on either side, since what pages a process gets counts as well. fp32: 28
 bytes a parameter on both sides. bf16: DeepSpeed updates its fp32 master and copies it to the bf16
@@ -19,7 +19,7 @@ import sys
 import time
 
 p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-p.add_argument("adam_rate", nargs="?")
+p.add_argument("weir_bench", nargs="?")
 p.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
 p.add_argument("--parameters", type=int, default=1 << 26)
 p.add_argument("--threads", type=int, default=os.cpu_count())
@@ -63,7 +63,7 @@ def turn(process):
 
 
 def pair():
-    ours = start(a.adam_rate, a.dtype, a.parameters, a.threads, 0)
+    ours = start(a.weir_bench, "adam", "--turns", "--dtype", a.dtype, "--parameters", a.parameters, "--threads", a.threads)
     theirs = start(sys.executable, __file__, "--serve", "--dtype", a.dtype, "--parameters", a.parameters, "--threads", a.threads)
     for line in theirs.stdout:  # DeepSpeed speaks first
         if line == "ready\n":
