@@ -1,6 +1,7 @@
 #include "examples/train/trainer.h"
 #include "core/memory.h"
 #include "examples/train/export.h"
+#include "examples/train/rates.h"
 #include "examples/train/weights.h"
 
 #include <errno.h>
@@ -53,6 +54,9 @@ static enum weir_status data_open(struct trainer *t)
 static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t *stop)
 {
     const struct arguments *a = &t->arguments;
+    struct rates rates;
+    if (a->profile)
+        WEIR_TRY(rates_read(&rates, a));
     WEIR_TRY(weir_open(&t->run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                        .device = a->device,
                                                        .device_bytes = a->device_bytes,
@@ -65,7 +69,8 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
                                                        .require_direct = a->require_direct,
                                                        .require_registered = a->require_registered,
                                                        .verify = a->verify,
-                                                       .log = log_line}));
+                                                       .log = log_line,
+                                                       .cost = a->profile ? &rates.cost : NULL}));
     struct llama_spec spec = {.shape = {.sequences = a->micro_batch,
                                         .length = a->seq_len,
                                         .hidden = t->config.hidden,
