@@ -38,6 +38,17 @@ def config(name):
     return f"{ROOT}/examples/train/configs/{name}.json"
 
 
+def profile(*directories):
+    """Rates that are the same in every run, and with them the plan."""
+    rates = {"read_bytes_per_s": 2e9, "write_bytes_per_s": 2e9, "latency_s": 1e-4}
+    cost = rates | {"to_device_bytes_per_s": 1e10, "to_host_bytes_per_s": 1e10, "update_bytes_per_s": 2e10, "device_update_bytes_per_s": 2e10, "link_update_bytes_per_s": 0.0, "compute_flops_per_s": 2e11, "update_on_compute": True}
+    drives = [rates | {"path": d, "device": "", "depth": 8, "piece_bytes": MIB} for d in directories]
+    machine = {"cpu": "any", "cores": 2, "memory_bytes": 1 << 34, "kernel": "any"}
+    path = f"{work}/profile.json"
+    json.dump({"weir_profile": 1, "machine": machine, "device": "host", "cost": cost, "drives": drives}, open(path, "w"))
+    return path
+
+
 def text_data(count, name="text.txt", seed=3):
     r = random.Random(seed)
     words = ["".join(r.choice("etaoinshrdlu") for _ in range(r.randint(2, 8))) for _ in range(300)]
@@ -320,7 +331,7 @@ def disk():
     with small_disk(16) as nvme:
         out = fails("bytes, 16777216 free", *base, *tight, "--nvme", nvme)
         check("predicted" not in out and "step 1/" not in out, "said before anything is loaded")
-        run(*base, "--host-memory", "40MiB", "--steps", 1, "--nvme", nvme)
+        run(*base, "--host-memory", "40MiB", "--steps", 1, "--nvme", nvme, "--profile", profile(nvme))
         check(os.listdir(nvme) == [], "a drive that is hardly needed may be small, and nothing is left there")
 
     with small_disk(100) as nvme:
@@ -416,6 +427,11 @@ def drives():
     for gb, tb, left in lines:
         check(abs(float(left) * float(gb) / 1000 / float(tb) - 1) < 0.05, f"{tb} TB at {gb} GB a step: {left} steps")
     check(len(lines) == 3 and all(not os.listdir(place) for place in places), "a dry run says it of each drive and leaves nothing there")
+    said = [run(*common, *budgets, "--dry-run", "--nvme", ",".join(places[:2]), "--profile", profile(*places[:2])) for _ in range(2)]
+    check(said[0] == said[1] and said[0].count("50 % of the tier, reads 2.00 and writes 2.00 GB/s") == 2, "a profile's rates are taken as they are")
+    fails("no drive in it is under", *common, *budgets, "--nvme", "/dev/shm", "--profile", profile(places[0]))
+    json.dump(json.load(open(profile(places[0]))) | {"weir_profile": 9}, open(f"{work}/later.json", "w"))
+    fails("later.json", *common, *budgets, "--nvme", places[0], "--profile", f"{work}/later.json")
     fails("are one directory", *common, "--nvme", f"{places[0]},{places[0]}/../nvme0")
     fails("no such directory", *common, *budgets, "--nvme", f"{places[0]},{work}/gone")
 

@@ -99,7 +99,6 @@ struct weir_use {
     uint32_t id;
     enum weir_access access;
 };
-
 struct weir_view {
     void *bytes;     /* device memory: weight or kept bytes; NULL: dry, ADD, or refused */
     float *grad;     /* fp32 gradient, the weight's index; GRAD, ADD of trained tensors */
