@@ -1,4 +1,4 @@
-# cmake --install: headers, both libraries, weir-train, and what finds them: a CMake package
+# cmake --install: headers, both libraries, weir-train, weir-bench, and what finds them: a CMake package
 # (weir::weir, weir::weir_static) and weir.pc. All paths in them are relative: the tree may be moved.
 include(CMakePackageConfigHelpers)
 
@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 set(links ${OpenMP_C_FLAGS} -ldnnl -lm)
 if(WEIR_HAVE_CUDA)
   list(APPEND links -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl -lpthread)
-  set_target_properties(weir_shared weir-train PROPERTIES INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  set_target_properties(weir_shared weir-train weir-bench PROPERTIES INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
 endif()
 foreach(link ${links} ${MODULES_LDFLAGS})
   target_link_libraries(weir INTERFACE $<INSTALL_INTERFACE:${link}>)
@@ -16,7 +16,7 @@ endforeach()
 set_target_properties(weir PROPERTIES EXPORT_NAME weir_static)
 set_target_properties(weir_shared PROPERTIES EXPORT_NAME weir)
 install(TARGETS weir weir_shared EXPORT weir INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS weir-train)
+install(TARGETS weir-train weir-bench)
 install(DIRECTORY include/weir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weir)

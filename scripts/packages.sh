@@ -1,7 +1,7 @@
 # What weir builds with, on Debian and Ubuntu. Sourced by quickstart.sh and check.sh.
 # install_packages NAME...: installs those that are missing, as root or through sudo.
 build_packages="gcc cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libnuma-dev"
-test_packages="g++ clang libomp-dev clang-format clang-tidy libcmocka-dev python3"
+test_packages="g++ clang libomp-dev clang-format clang-tidy libcmocka-dev python3 python3-jsonschema"
 
 install_packages() {
     missing=""

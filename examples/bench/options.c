@@ -344,8 +344,6 @@ static enum weir_status io_check(const struct options *o)
 
 static enum weir_status together_check(const struct options *o)
 {
-    if (o->command == COMMAND_ALL && o->paths.count == 0)
-        return weir_fail(WEIR_ERR_ARG, "--path is missing; name a directory on the drive");
     if (o->command != COMMAND_MEMORY && o->threads.count > 1)
         return weir_fail(WEIR_ERR_ARG, "--threads: %u values; only memory takes more than one",
                          o->threads.count);
@@ -355,7 +353,7 @@ static enum weir_status together_check(const struct options *o)
                                        : "--config and --hidden are missing");
     if (o->command == COMMAND_GEMM && (o->hidden > 0) != (o->intermediate > 0))
         return weir_fail(WEIR_ERR_ARG, "--hidden and --intermediate go together; give both");
-    return o->command == COMMAND_IO ? io_check(o) : WEIR_OK;
+    return o->command == COMMAND_IO || o->command == COMMAND_ALL ? io_check(o) : WEIR_OK;
 }
 
 static enum weir_status flag_find(const struct options *o, const char *text, const bool *seen,

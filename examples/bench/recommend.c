@@ -41,7 +41,7 @@ static bool smaller(const struct measured *a, const struct measured *b)
     if (a_bytes != b_bytes)
         return a_bytes < b_bytes;
     if (a->depth != b->depth)
-        return a->depth < b->depth;
+        return a->depth > b->depth;
     return a->engine != b->engine && a->cpu_s_per_gb < b->cpu_s_per_gb;
 }
 

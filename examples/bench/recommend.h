@@ -25,8 +25,8 @@ struct recommendation {
     bool within;     /* false: no point is so near in all directions; the same of the nearest */
 };
 
-/* count > 0. Of points with as many bytes in flight the one of less depth, then of less CPU time,
- * then the first. */
+/* count > 0. Of points with as many bytes in flight the one of smaller blocks, which does as well
+ * for transfers that are no larger; then the one of less CPU time, then the first. */
 struct recommendation recommend(const struct measured *points, size_t count);
 /* The best rate of a direction; 0: not measured. */
 double recommend_best(const struct measured *points, size_t count, int pattern);
