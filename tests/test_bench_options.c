@@ -52,6 +52,8 @@ static void defaults_are_filled(void **state)
     assert_int_equal(ENGINE_COUNT, o.engines.count);
     assert_int_equal(PATTERN_COUNT, o.patterns.count);
     assert_int_equal(3, o.rounds);
+    assert_ok(read_line(&o, "io --path /a --block 1MiB --depth 8"));
+    assert_int_equal(4ll << 30, o.bytes);
     assert_ok(read_line(&o, "memory --threads 1,2"));
     assert_int_equal(2, o.threads.count);
     assert_int_equal(256 << 20, o.bytes);

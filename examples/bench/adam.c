@@ -119,6 +119,7 @@ static enum weir_status dtype_measure(struct adam *a, const struct options *o,
 {
     double rates[ROUNDS_MOST], triads[ROUNDS_MOST], ratios[ROUNDS_MOST];
     const char *dtype = a->dtype == WEIR_BF16 ? "bf16" : "fp32";
+    uint64_t count = a->window_count * WINDOW_ELEMENTS;
     WEIR_TRY(adam_time(a, &rates[0])); /* warm */
     for (uint64_t i = 0; i < o->rounds; i++) {
         progress_step("%s, round %llu", dtype, (unsigned long long)i + 1);
@@ -133,7 +134,7 @@ static enum weir_status dtype_measure(struct adam *a, const struct options *o,
         report,
         json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "part",
                   "adam", "dtype", dtype, "threads", (json_int_t)a->optimizer.thread_count,
-                  "parameters", (json_int_t)(a->window_count * WINDOW_ELEMENTS), "kernels",
+                  "parameters", (json_int_t)count, "kernels",
                   a->optimizer.math->describe(a->optimizer.kernels), "gb_per_s", rate.median,
                   "gb_per_s_low", rate.low, "gb_per_s_high", rate.high, "ns_per_parameter",
                   MOVED_BYTES / rate.median, "triad_gb_per_s", triad.median, "ratio", ratio.median,

@@ -14,6 +14,9 @@
 #define SECTOR_BYTES 512u
 #define LAYERS_MOST  8
 
+/* Of /sys/dev/block/MAJ:MIN/stat: sectors, and how many fields lead to the last of them. */
+enum { STAT_READ = 2, STAT_WRITTEN = 6, STAT_FIELDS };
+
 /* ---- small files of /sys and /proc */
 
 /* The first line, without its newline; false: no such file. */
@@ -40,13 +43,16 @@ static bool sys_read(dev_t device, const char *name, char *line, size_t room)
     return line_read(path, line, room);
 }
 
+/* "254:0" */
 static bool device_parse(const char *text, dev_t *device)
 {
-    unsigned high, low;
-    if (sscanf(text, "%u:%u", &high, &low) != 2)
+    char *colon, *end;
+    unsigned long high = strtoul(text, &colon, 10);
+    if (colon == text || *colon != ':')
         return false;
-    *device = makedev(high, low);
-    return true;
+    unsigned long low = strtoul(colon + 1, &end, 10);
+    *device = makedev((unsigned)high, (unsigned)low);
+    return end != colon + 1;
 }
 
 static bool device_there(dev_t device)
@@ -62,7 +68,6 @@ static bool device_there(dev_t device)
 static bool mount_find(const char *path, char type[static 32], char source[static PATH_MAX])
 {
     struct statx st;
-    unsigned long long id;
     char line[2 * PATH_MAX];
     if (statx(AT_FDCWD, path, 0, STATX_MNT_ID, &st) != 0 || !(st.stx_mask & STATX_MNT_ID))
         return false;
@@ -70,7 +75,7 @@ static bool mount_find(const char *path, char type[static 32], char source[stati
     bool found = false;
     while (file && !found && fgets(line, sizeof line, file)) {
         const char *rest = strstr(line, " - ");
-        found = sscanf(line, "%llu", &id) == 1 && id == st.stx_mnt_id && rest &&
+        found = strtoull(line, NULL, 10) == st.stx_mnt_id && rest &&
                 sscanf(rest, " - %31s %4095s", type, source) == 2;
     }
     if (file)
@@ -211,18 +216,24 @@ enum weir_status drives_find(struct drives *drives, const char *path, struct dri
 
 /* ---- counting */
 
+/* "read_bytes: 4096", if it is the line of that name. */
+static bool counter_read(const char *line, const char *name, uint64_t *value)
+{
+    size_t length = strlen(name);
+    if (strncmp(line, name, length) != 0)
+        return false;
+    *value = strtoull(line + length, NULL, 10);
+    return true;
+}
+
 static bool process_read(struct kernel_counters *out)
 {
     char line[128];
     int found = 0;
-    unsigned long long value;
     FILE *file = fopen("/proc/self/io", "re");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "read_bytes: %llu", &value) == 1)
-            out->process_read_bytes = value, found++;
-        if (sscanf(line, "write_bytes: %llu", &value) == 1)
-            out->process_written_bytes = value, found++;
-    }
+    while (file && fgets(line, sizeof line, file))
+        found += counter_read(line, "read_bytes: ", &out->process_read_bytes) ||
+                 counter_read(line, "write_bytes: ", &out->process_written_bytes);
     if (file)
         fclose(file);
     return found == 2;
@@ -233,13 +244,14 @@ static bool devices_read(const dev_t *devices, size_t count, uint64_t *read_byte
 {
     *read_bytes = *written_bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        char line[256];
-        unsigned long long read_sectors, written_sectors;
-        if (!sys_read(devices[i], "stat", line, sizeof line) ||
-            sscanf(line, "%*u %*u %llu %*u %*u %*u %llu", &read_sectors, &written_sectors) != 2)
+        char line[256], *at = line;
+        uint64_t fields[STAT_FIELDS];
+        if (!sys_read(devices[i], "stat", line, sizeof line))
             return false;
-        *read_bytes += read_sectors * SECTOR_BYTES;
-        *written_bytes += written_sectors * SECTOR_BYTES;
+        for (int f = 0; f < STAT_FIELDS; f++)
+            fields[f] = strtoull(at, &at, 10);
+        *read_bytes += fields[STAT_READ] * SECTOR_BYTES;
+        *written_bytes += fields[STAT_WRITTEN] * SECTOR_BYTES;
     }
     return count > 0;
 }

@@ -8,6 +8,8 @@
 
 #define OPERATIONS 5
 #define PASSES     3 /* of a sample */
+/* Between arrays, so that the same element of each lies in another set of the caches. */
+#define APART_BYTES 4864u
 
 static const struct operation {
     const char *name, *stores;
@@ -75,14 +77,14 @@ enum weir_status memory_measure(const struct options *o, struct report *report)
     uint64_t bytes = (o->bytes + piece - 1) / piece * piece;
     struct buffers arrays;
     struct memory *m;
-    WEIR_TRY(buffers_open(&arrays, 3 * bytes, LAYOUT_HUGE));
+    WEIR_TRY(buffers_open(&arrays, 3 * (bytes + APART_BYTES), LAYOUT_HUGE));
     enum weir_status status = weir_alloc(&m, 1, sizeof *m, "rates of memory");
     if (status == WEIR_OK) {
         float *a = (float *)(void *)arrays.bytes;
-        uint64_t count = bytes / sizeof *a;
-        for (uint64_t i = 0; i < 3 * count; i++) /* what it was filled with may be no numbers */
+        uint64_t count = bytes / sizeof *a, next = (bytes + APART_BYTES) / sizeof *a;
+        for (uint64_t i = 0; i < 3 * next; i++) /* what it was filled with may be no numbers */
             a[i] = 1 + (float)(i % 1024);
-        m->loop = (struct loop){.a = a, .b = a + count, .c = a + 2 * count, .count = count};
+        m->loop = (struct loop){.a = a, .b = a + next, .c = a + 2 * next, .count = count};
         rounds_measure(o, m);
         status = rows_add(o, m, report);
         weir_free(m);

@@ -422,7 +422,6 @@ enum weir_status options_read(struct options *o, int count, char **values)
     }
     if (o->help)
         return WEIR_OK;
-    WEIR_TRY(together_check(o));
     defaults_fill(o);
     return together_check(o);
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""weir's I/O engine, by weir-bench, against DeepSpeed's async_io (libaio), and TensorNVMe's where it is installed: same
-written file, same block and depth, one thread, O_DIRECT, in turns. DeepSpeed uses its own pinned tensor, as it comes and
+"""weir's I/O engine, by weir-bench, against DeepSpeed's async_io (libaio): same written file, same block and depth, one
+thread, O_DIRECT, in turns. DeepSpeed uses its own pinned tensor, as it comes and
 in huge pages (its malloc with glibc.malloc.hugetlb=1), which is what weir's memory is. weir's clock ends after fdatasync,
 theirs before.
 
   examples/bench/peers/async_io.py WEIR_BENCH DIR [--python PYTHON] [--rounds 9] [--seconds 0.7] ...
 
-PYTHON has torch and deepspeed, which builds async_io at its first use (libaio-dev). What is missing is left out by name; with
-nothing left it exits with 77.
+PYTHON has torch and deepspeed, which builds async_io at its first use (libaio-dev). Where they are missing it says so and exits
+with 77. TensorNVMe is not compared: it opens its file without O_DIRECT, so its figures are the page cache's.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ BUFFER = 512 << 20 # of a call
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 weir_io.arguments(parser)
 parser.add_argument("--python", default=sys.executable)
-parser.add_argument("--serve", help=argparse.SUPPRESS)
+parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
 args = parser.parse_args()
 path = weir_io.scratch(args.directory)
 
@@ -48,23 +48,10 @@ def deepspeed_mover():
     return move
 
 
-def tensornvme_mover():
-    import torch
-    from tensornvme._C import Offloader
-    offloaders, tensor = {}, torch.ones(BUFFER, dtype=torch.uint8)
-
-    def move(kind, mib, depth, offset):
-        offloader = offloaders.setdefault((mib, depth), Offloader(path, depth, "uring"))
-        call = offloader.sync_read if kind == "read" else offloader.sync_write
-        call(tensor, str(offset))
-
-    return move
-
-
-def serve(name):
+def serve():
     """A line on stdin is a turn: kind, MiB, depth; answers with bytes a second and CPU seconds per GB."""
     try:
-        move = {"deepspeed": deepspeed_mover, "tensornvme": tensornvme_mover}[name.split()[0]]()
+        move = deepspeed_mover()
     except ImportError as error:
         print("missing", error, flush=True)
         return
@@ -81,9 +68,9 @@ def serve(name):
 
 
 class Peer:
-    def __init__(self, name):
-        environment = os.environ | ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if name.endswith("huge") else {})
-        self.process = subprocess.Popen([args.python, __file__, args.weir_bench, args.directory, "--seconds", str(args.seconds), "--serve", name],
+    def __init__(self, huge):
+        environment = os.environ | ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if huge else {})
+        self.process = subprocess.Popen([args.python, __file__, args.weir_bench, args.directory, "--seconds", str(args.seconds), "--serve"],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         self.error = "it does not start"
         for line in self.process.stdout: # libraries speak first
@@ -103,13 +90,13 @@ class Peer:
 
 
 if args.serve:
-    serve(args.serve)
+    serve()
     sys.exit(0)
 peers = {}
 try:
     weir_io.fill(path, args.gib)
-    for name in ("deepspeed", "deepspeed huge", "tensornvme huge"):
-        peer = Peer(name)
+    for name, huge in (("deepspeed", False), ("deepspeed huge", True)):
+        peer = Peer(huge)
         if peer.error:
             print(f"left out: {name}: not installed: {peer.error}", flush=True)
         else:
