@@ -2,7 +2,7 @@
 """weir-bench as a process: figures against the kernel's own counters, the schema, ctrl-C, full disks, other users,
 kernels without io_uring.
 
-  tests/bench.py WEIR_BENCH BUILD counters|schema|signal|cache|refused|disk|turns|all
+  tests/bench.py WEIR_BENCH BUILD counters|schema|signal|cache|loop|refused|disk|turns|all
 """
 import ctypes
 import json
@@ -160,6 +160,29 @@ def cache():
     check(any("page cache" in note for note in report["notes"]), "and it is said in words")
 
 
+def loop():
+    """A loop device reads out of the page cache of the file below it: only the device at the bottom can tell."""
+    image, mount = f"{work}/image", f"{work}/mount"
+    os.mkdir(mount)
+    with open(image, "wb") as file:
+        file.truncate(400 << 20)
+    if os.getuid() != 0 or not block_device(work) or not shutil.which("mkfs.ext4"):
+        skip("needs root, mkfs.ext4 and a build directory on a block device")
+    if subprocess.run(["mkfs.ext4", "-q", image]).returncode != 0 or subprocess.run(["mount", "-o", "loop", image, mount], stderr=subprocess.DEVNULL).returncode != 0:
+        skip("a loop device cannot be mounted here")
+    try:
+        direct = open(f"/sys/dev/block/{os.major(os.stat(mount).st_dev)}:{os.minor(os.stat(mount).st_dev)}/loop/dio").read().strip()
+        report = measured("io", "--path", mount, *SHORT, "--pattern", "read", "--part", "sweep")
+    finally:
+        subprocess.run(["umount", mount], check=True)
+    drive = report["drives"][0]
+    check(drive["device"].startswith("loop") and drive["disks"] and not drive["disks"].startswith("loop"), f"{drive['device']} lies on {drive['disks']}")
+    if direct != "0":
+        skip("this loop device passes the page cache")
+    passed = [(row["read_bytes"], row["kernel"]["device_read_bytes"]) for row in report["results"]]
+    check(all(row["from_page_cache"] for row in report["results"]), f"reads that stop in the page cache below are marked: (read, passed the device) {passed}")
+
+
 def deny_io_uring():
     """A seccomp filter: io_uring_setup, 425 everywhere, fails with EPERM, as in many containers."""
     program = b"".join(struct.pack("HBBI", *op) for op in ((0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)))
@@ -241,7 +264,7 @@ def everything():
     check(sorted(os.listdir(work)) == ["machine.json"], "nothing else is left")
 
 
-tests = {"counters": counters, "schema": schema, "signal": interrupt, "cache": cache, "refused": refused, "disk": disk, "turns": turns, "all": everything}
+tests = {"counters": counters, "schema": schema, "signal": interrupt, "cache": cache, "loop": loop, "refused": refused, "disk": disk, "turns": turns, "all": everything}
 try:
     tests[WHAT]()
 finally:
