@@ -252,7 +252,7 @@ static bool part_queue(struct weir_io *io, uint32_t place)
 static enum weir_status engine_feed(struct weir_io *io)
 {
     bool queued = false;
-    for (uint32_t place; (place = weir_io_part_next(io)) != WEIR_IO_NONE; queued = true)
+    for (uint32_t place; (place = weir_io_part_next(io)) != WEIR_IO_NONE;) {
         if (!part_queue(io, place))
             return weir_fail(WEIR_ERR_IO,
                              "io engine \"%s\": refused a piece with %u of %u in flight; choose "
@@ -260,6 +260,11 @@ static enum weir_status engine_feed(struct weir_io *io)
                              io->table->name,
                              io->meter.in_flight[WEIR_IO_READ] + io->meter.in_flight[WEIR_IO_WRITE],
                              io->part_count);
+        /* A drive moves one piece while the next is hashed. */
+        queued = io->files[io->strands[io->parts[place].strand].file].hashes == NULL;
+        if (!queued)
+            WEIR_TRY(io->table->submit(io->engine));
+    }
     return queued ? io->table->submit(io->engine) : WEIR_OK;
 }
 

@@ -1,6 +1,7 @@
 /*
- * The thread engine: up to 16 workers that pread and pwrite. It needs nothing of the kernel, so it
- * runs wherever weir does.
+ * The thread engine: up to 64 workers that pread and pwrite. It needs nothing of the kernel, so it
+ * runs wherever weir does. A piece holds its worker until the drive is done with it: up to a depth
+ * of 64 over all drives, none waits for a worker that another drive holds.
  *
  * Pieces go to the workers through a ring under `work_lock`, completions come back through a ring
  * under `done_lock`. The reaping thread sleeps on `bell`, which workers and wake ring.
@@ -17,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define THREADS_MOST 16u
+#define THREADS_MOST 64u
 
 /* Of `bell`: a wake not yet returned by reap. Completions count in the bits above. */
 #define BELL_WOKEN    1u

@@ -4,7 +4,10 @@
  */
 #include "core/clock.h"
 #include "core/thread.h"
+#include "offload/dump_internal.h"
 #include "offload/replay_internal.h"
+
+#include <stdio.h>
 
 #define RESULTS 64
 
@@ -182,6 +185,18 @@ static enum weir_status lanes_poll(struct weir_replay *r)
     return WEIR_OK;
 }
 
+/* The front knows files and offsets; whose bytes they were is known here. */
+static enum weir_status transfer_fail(const struct weir_replay *r, const struct weir_op *op,
+                                      const struct weir_error *error)
+{
+    char name[128];
+    weir_op_name(r->options.model, op, name, sizeof name);
+    struct weir_error named = *error;
+    size_t length = (size_t)snprintf(named.text, sizeof named.text, "%s: ", name);
+    snprintf(named.text + length, sizeof named.text - length, "%s", error->text);
+    return weir_fail_with(&named);
+}
+
 static enum weir_status result_take(struct weir_replay *r, const struct weir_io_result *result)
 {
     if (result->id >= OUTSIDE_ID) {
@@ -194,11 +209,12 @@ static enum weir_status result_take(struct weir_replay *r, const struct weir_io_
     }
     if (!r->score) /* the step failed and was left with this in flight */
         return WEIR_OK;
-    if (result->status != WEIR_OK)
-        return weir_fail_with(&result->error);
     uint32_t lane = result->id & 1 ? WEIR_LANE_WRITE : WEIR_LANE_READ;
     uint32_t number = (uint32_t)(result->id >> 1);
-    struct weir_op_time *time = weir_op_time_of(r->score, lane_op(r, lane, number));
+    const struct weir_op *op = lane_op(r, lane, number);
+    if (result->status != WEIR_OK)
+        return transfer_fail(r, op, &result->error);
+    struct weir_op_time *time = weir_op_time_of(r->score, op);
     if (time)
         time->end_ns = weir_now_ns();
     io_finish(&r->lanes[lane], number);

@@ -15,6 +15,14 @@ const char *const weir_arrive_names[2] = {"departs", "arrives"};
 const char *const weir_pending_names[2] = {"always", "pending"};
 const char *const weir_refused_names[2] = {"kept", "refused"};
 
+void weir_op_name(const struct weir_model *model, const struct weir_op *op, char *out,
+                  size_t out_bytes)
+{
+    bool transfer = op->kind <= WEIR_OP_D2H;
+    snprintf(out, out_bytes, "%s%s%s %s[%u]", weir_kind_names[op->kind], transfer ? " " : "",
+             transfer ? weir_part_names[op->part] : "", model->things[op->thing].name, op->window);
+}
+
 struct text {
     char *bytes;
     size_t count, capacity;

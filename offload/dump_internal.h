@@ -28,4 +28,8 @@ extern const char *const weir_arrive_names[2];  /* by weir_op.arrives */
 extern const char *const weir_pending_names[2]; /* by weir_op.pending_only */
 extern const char *const weir_refused_names[2];
 
+/* "READ state layer.0[3]": what an op does, to which window; not of a COMPUTE. */
+void weir_op_name(const struct weir_model *model, const struct weir_op *op, char *out,
+                  size_t out_bytes);
+
 #endif

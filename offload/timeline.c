@@ -105,8 +105,7 @@ static json_t *moving_event(const struct out *o, const struct weir_op *op)
     for (int i = 1; !transfer && i < WEIR_OP_PLACES; i++)
         bytes += op->places[i].bytes;
     char name[256];
-    snprintf(name, sizeof name, "%s%s%s %s[%u]", weir_kind_names[op->kind], transfer ? " " : "",
-             transfer ? weir_part_names[op->part] : "", thing->name, op->window);
+    weir_op_name(o->model, op, name, sizeof name);
     return json_pack("{s:s, s:{s:i, s:s, s:s, s:i, s:I, s:i}}", "name", name, "args", "op",
                      (int)(op - o->score->plan->ops), "kind", weir_kind_names[op->kind],
                      thing->is_block ? "block" : "kept", thing->name, "window", (int)op->window,

@@ -31,7 +31,8 @@ static int ascending(const void *x, const void *y)
 /* Fast while the extent is written; then the pace at which IO/C is as asked for. */
 static void pace_set(const struct overlap *s, double ratio)
 {
-    test_pace = (struct test_pace){1, 1, 1e-3};
+    test_pace =
+        (struct test_pace){.read_bytes_per_s = 1, .write_bytes_per_s = 1, .latency_s = 1e-3};
     struct overlap_traffic t = overlap_traffic(s);
     double rate = overlap_io_seconds(&t) / (ratio * COMPUTE_S);
     test_pace.read_bytes_per_s = test_pace.write_bytes_per_s = rate;
@@ -45,12 +46,14 @@ static void compare(double ratio, uint64_t host_bytes, int repetitions)
     double in_memory[REPEAT_MOST], measured[REPEAT_MOST];
     /* What moves does not depend on the pace, or only a little: the first guess is near. */
     double rate = 34.0 * OVERLAP_BLOCKS * (double)spec.block_elements / (ratio * COMPUTE_S);
-    test_pace = (struct test_pace){rate, rate, 1e-3};
+    test_pace =
+        (struct test_pace){.read_bytes_per_s = rate, .write_bytes_per_s = rate, .latency_s = 1e-3};
     overlap_open(&memory, &spec, UINT64_MAX, UINT64_MAX, NULL);
     overlap_open(&budgeted, &spec, device_bytes, host_bytes, directory);
     overlap_step(&memory, true, &report);
     overlap_step(&budgeted, true, &report);
-    test_pace = (struct test_pace){1e12, 1e12, 0};
+    test_pace =
+        (struct test_pace){.read_bytes_per_s = 1e12, .write_bytes_per_s = 1e12, .latency_s = 0};
     assert_ok(weir_layout(memory.run));
     assert_ok(weir_layout(budgeted.run));
     pace_set(&budgeted, ratio);

@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|device
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|drives|device
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
   tests/e2e.py WEIR_TRAIN_SIM cuda
 """
@@ -36,6 +36,17 @@ def check(holds, text):
 
 def config(name):
     return f"{ROOT}/examples/train/configs/{name}.json"
+
+
+def profile(*directories):
+    """Rates that are the same in every run, and with them the plan."""
+    rates = {"read_bytes_per_s": 2e9, "write_bytes_per_s": 2e9, "latency_s": 1e-4}
+    cost = rates | {"to_device_bytes_per_s": 1e10, "to_host_bytes_per_s": 1e10, "update_bytes_per_s": 2e10, "device_update_bytes_per_s": 2e10, "link_update_bytes_per_s": 0.0, "compute_flops_per_s": 2e11, "update_on_compute": True}
+    drives = [rates | {"path": d, "device": "", "depth": 8, "piece_bytes": MIB} for d in directories]
+    machine = {"cpu": "any", "cores": 2, "memory_bytes": 1 << 34, "kernel": "any"}
+    path = f"{work}/profile.json"
+    json.dump({"weir_profile": 1, "machine": machine, "device": "host", "cost": cost, "drives": drives}, open(path, "w"))
+    return path
 
 
 def text_data(count, name="text.txt", seed=3):
@@ -320,7 +331,7 @@ def disk():
     with small_disk(16) as nvme:
         out = fails("bytes, 16777216 free", *base, *tight, "--nvme", nvme)
         check("predicted" not in out and "step 1/" not in out, "said before anything is loaded")
-        run(*base, "--host-memory", "40MiB", "--steps", 1, "--nvme", nvme)
+        run(*base, "--host-memory", "40MiB", "--steps", 1, "--nvme", nvme, "--profile", profile(nvme))
         check(os.listdir(nvme) == [], "a drive that is hardly needed may be small, and nothing is left there")
 
     with small_disk(100) as nvme:
@@ -368,6 +379,63 @@ def io():
     check(digests(newest(f"{work}/best")) == whole and digests(newest(f"{work}/threads")) == whole, "the same bits through each engine and in memory")
 
 
+def bits_flip(pid, directory):
+    """One bit in each 64 KiB of the process's unlinked file there, behind its back; how many."""
+    flipped = 0
+    for fd in glob.glob(f"/proc/{pid}/fd/*"):
+        if not os.readlink(fd).startswith(directory):
+            continue
+        with open(fd, "r+b", buffering=0) as file:
+            for at in range(0, os.fstat(file.fileno()).st_size, 65536):
+                byte = os.pread(file.fileno(), 1, at)
+                flipped += os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), at)
+            os.fsync(file.fileno())
+    return flipped
+
+
+def drives():
+    """Several directories under --nvme: the same bits; a flipped bit is found; wear is foretold."""
+    data = text_data(100000)
+    places = [f"{work}/nvme{i}" for i in range(3)]
+    for place in places:
+        os.mkdir(place)
+    budgets = ["--device-memory", 48 * MIB, "--host-memory", 48 * MIB]
+    common = ["--model", config("llama-8m"), "--data", data, "--seq-len", 32, "--batch", 1, "--eval-batches", 1]
+    run(*common, "--steps", 4, "--out", f"{work}/memory")
+    for name, more in (("one", [places[0]]), ("three", [",".join(places)]), ("verified", [",".join(places), "--verify"])):
+        out = run(*common, *budgets, "--steps", 4, "--out", f"{work}/{name}", "--log", f"{work}/{name}.jsonl", "--nvme", *more)
+        check(digests(newest(f"{work}/{name}")) == digests(newest(f"{work}/memory")), f"{name}: the bits of a run in memory")
+        written = [float(x) for x in re.findall(r"^nvme .*written ([\d.]+) GB", out, re.M)]
+        check(len(written) == more[0].count(",") + 1 and min(written) > 0, f"{name}: {written} GB written to its drives")
+        total = steps(f"{work}/{name}.jsonl")[-1]["nvme_written_total_bytes"]
+        check(sum(written) * 1e9 >= total > 4 * 50e6, f"{name}: the log's total is {total}")
+        check(("verified" in out) == (name == "verified"), f"{name}: says what was verified")
+
+    process = start(*common, *budgets, "--steps", 1000, "--nvme", ",".join(places), "--verify")
+    for line in process.stdout:
+        if line.startswith("step 2/"):
+            break
+    process.send_signal(signal.SIGSTOP)
+    flipped = bits_flip(process.pid, places[1])
+    process.send_signal(signal.SIGCONT)
+    out = process.communicate(timeout=120)[0]
+    check(flipped > 0 and process.returncode == 1, f"{flipped} flipped bits end the run")
+    check(places[1] in out and re.search(r"layers\.\d+|embed|norm", out), "the error names drive and block: " + out.strip().split("\n")[-1])
+
+    out = run(*common, *budgets, "--dry-run", "--nvme", ",".join(places), "--endurance", "600TB,1PB,600TB")
+    lines = re.findall(r"a step writes ([\d.]+) GB there; of ([\d.]+) TB endurance ([\d.e+]+) steps", out)
+    for gb, tb, left in lines:
+        check(abs(float(left) * float(gb) / 1000 / float(tb) - 1) < 0.05, f"{tb} TB at {gb} GB a step: {left} steps")
+    check(len(lines) == 3 and all(not os.listdir(place) for place in places), "a dry run says it of each drive and leaves nothing there")
+    said = [run(*common, *budgets, "--dry-run", "--nvme", ",".join(places[:2]), "--profile", profile(*places[:2])) for _ in range(2)]
+    check(said[0] == said[1] and said[0].count("50 % of the tier, reads 2.00 and writes 2.00 GB/s") == 2, "a profile's rates are taken as they are")
+    fails("no drive in it is under", *common, *budgets, "--nvme", "/dev/shm", "--profile", profile(places[0]))
+    json.dump(json.load(open(profile(places[0]))) | {"weir_profile": 9}, open(f"{work}/later.json", "w"))
+    fails("later.json", *common, *budgets, "--nvme", places[0], "--profile", f"{work}/later.json")
+    fails("are one directory", *common, "--nvme", f"{places[0]},{places[0]}/../nvme0")
+    fails("no such directory", *common, *budgets, "--nvme", f"{places[0]},{work}/gone")
+
+
 def device():
     """A device that cannot be had is refused in one line that says why, before anything is made."""
     base = ["--model", config("llama-5m"), "--data", text_data(60000), "--seq-len", 32, "--batch", 1, "--steps", 1, "--out", f"{work}/out"]
@@ -382,7 +450,7 @@ def device():
     check(not os.path.exists(f"{work}/out"), "nothing was made")
 
 
-tests = {"cuda": cuda, "device": device, "disk": disk, "io": io, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+tests = {"cuda": cuda, "device": device, "disk": disk, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

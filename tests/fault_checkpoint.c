@@ -17,7 +17,7 @@
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static char base[256];
 
 static weir_run *run_open(const struct toy_spec *spec)

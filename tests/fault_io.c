@@ -256,7 +256,7 @@ static void an_engine_that_breaks_its_contract_stops_the_front(void **state)
     assert_fails(weir_io_submit(rig.io, rig.requests, 0), WEIR_ERR_IO, "of no piece in flight");
     rig_free(&rig);
 
-    test_engine_script = (struct test_engine_script){.refuse_submit = true};
+    test_engine_script = (struct test_engine_script){.submit_fails = 1};
     rig_make(&rig);
     assert_ok(weir_io_submit(rig.io, rig.requests, 1));
     assert_fails(weir_io_reap(rig.io, &result, 1, WEIR_IO_FOREVER, &count), WEIR_ERR_IO,

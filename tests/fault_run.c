@@ -26,7 +26,7 @@
 #define HANG_SECONDS 300u /* of one training, which takes some milliseconds */
 
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static const struct toy_spec spec = {.dtype = WEIR_BF16,
                                      .grad_dtype = WEIR_FP32,
                                      .block_count = 3,
@@ -319,6 +319,19 @@ static void failure_check(const struct weir_error *error, enum weir_status statu
           "\"%s\" does not name \"%s\"", error->text, current->text);
 }
 
+/* Of a transfer in a step it is known what it moved: "READ state b0[1]: file ...". */
+static void transfer_check(const struct weir_error *error)
+{
+    if (current->kind != TEST_FAULT_RESULT || current->arm != double_arm ||
+        stages[current_stage] != step)
+        return;
+    char kind[8], part[8], thing[64];
+    unsigned window;
+    check(sscanf(error->text, "%7s %7s %63[^[][%u]: file ", kind, part, thing, &window) == 4 &&
+              (strcmp(kind, "READ") == 0 || strcmp(kind, "WRITE") == 0),
+          "\"%s\" does not say what was moved", error->text);
+}
+
 /* Returns whether the training went on to its end. */
 static bool stage_run(struct world *w)
 {
@@ -328,6 +341,7 @@ static bool stage_run(struct world *w)
     struct weir_error error = *weir_last_error();
     w->failed = true;
     failure_check(&error, status);
+    transfer_check(&error);
     if (current_stage > 0 && !goes_on(w, &error))
         return false;
     current->arm(current, 0, false);

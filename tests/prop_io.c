@@ -1,16 +1,18 @@
 /*
- * Property: whatever requests are outstanding, a file under the front is a byte array.
+ * Property: whatever requests are outstanding, a file or volume under the front is a byte array.
  *
  * Random reads and writes, odd in offset, size and memory, many more pieces than depth, run against
  * an array of the file's bytes. Requests that overlap are never outstanding together when one of
  * them writes, but they do share blocks. Every read must equal the array, and in the end the file.
  * Half of the memory is registered, up to a point that some pieces pass.
- * Run for every engine and for the test engine (short, late, reordered), direct and buffered.
+ * Run for every engine and for the test engine (short, late, reordered; it refuses what is not
+ * aligned), direct and buffered, on a file and on volumes of 1 to 5 drives with drawn shares, for
+ * alignments of 512 to 65536 bytes, verified or not, each drive with a depth of its own.
  */
 #include "tests/support.h"
 
-#include "io/engine.h"
-#include "tests/support_engine.h"
+#include "io/io_internal.h"
+#include "tests/support_volume.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@
 #define REQUEST_MOST  150000u
 #define REQUEST_COUNT 12u
 #define BLOCK         4096u
+#define DRIVES_MOST   5u
 
 struct flying {
     bool used;
@@ -33,7 +36,9 @@ struct world {
     struct test_random random;
     struct weir_io *io;
     uint32_t file;
-    int fd;
+    bool direct;
+    int fd;                    /* of a file */
+    struct test_volume volume; /* or one of these: count is not 0 */
     unsigned char *model;
     uint64_t size; /* as far as finished writes go: reads stay below it */
     struct flying flying[REQUEST_COUNT];
@@ -119,43 +124,124 @@ static bool any_flying(const struct world *world)
     return false;
 }
 
-static void file_equals_model(struct world *world)
+static void all_equals_model(struct world *world)
 {
     struct stat stat;
-    assert_int_equal(0, fstat(world->fd, &stat));
-    assert_int_equal(world->size, stat.st_size);
-    int flags = fcntl(world->fd, F_GETFL);
-    assert_int_equal(0, fcntl(world->fd, F_SETFL, flags & ~O_DIRECT));
-    unsigned char *back = malloc(world->size + 1);
-    assert_non_null(back);
-    assert_int_equal(world->size, pread(world->fd, back, world->size + 1, 0));
-    assert_memory_equal(world->model, back, world->size);
+    /* Else the front would have gone on without O_DIRECT. */
+    assert_int_equal(0, test_engine_script.refused_count);
+    assert_int_equal(world->direct, weir_io_file_direct(world->io, world->file));
+    unsigned char *back = test_memory_make(FILE_MOST + 1, 0);
+    if (world->volume.count > 0) {
+        test_front_move(world->io, WEIR_IO_READ, world->file, 0, back, FILE_MOST);
+        assert_memory_equal(world->model, back, FILE_MOST);
+        for (uint32_t d = 0; d < world->volume.count; d++) {
+            assert_int_equal(0, fstat(world->volume.fds[d], &stat));
+            assert_int_equal(world->volume.bytes[d], stat.st_size);
+        }
+    } else {
+        assert_int_equal(0, fstat(world->fd, &stat));
+        assert_int_equal(world->size, stat.st_size);
+        int flags = fcntl(world->fd, F_GETFL);
+        assert_int_equal(0, fcntl(world->fd, F_SETFL, flags & ~O_DIRECT));
+        assert_int_equal(world->size, pread(world->fd, back, FILE_MOST + 1, 0));
+        assert_memory_equal(world->model, back, world->size);
+    }
     free(back);
 }
 
-static void world_run(const struct weir_io_engine_table *table, const char *directory, bool direct,
-                      uint64_t seed, uint32_t steps)
+struct kind {
+    const struct weir_io_engine_table *table;
+    const char *directory;
+    bool direct, volume;
+    uint64_t seed;
+    uint32_t align_least; /* of the drive below */
+};
+
+static void file_open(struct world *world, const struct kind *kind,
+                      const struct weir_io_options *options, uint32_t align)
 {
-    struct world world = {.random = {.state = seed}};
-    test_engine_script = (struct test_engine_script){
-        .random = {.state = seed ^ 1}, .reorder = true, .late = true, .shorten = true};
-    uint32_t depth = (uint32_t)test_random_below(&world.random, 9) + 1;
-    assert_ok(weir_io_open(&world.io, &(struct weir_io_options){.engine_table = table,
-                                                                .depth = depth,
-                                                                .request_count = REQUEST_COUNT,
-                                                                .piece_bytes = 4 * BLOCK}));
-    world.fd = open(directory, O_TMPFILE | O_RDWR | (direct ? O_DIRECT : 0), 0600);
-    assert_true(world.fd >= 0);
-    /* The test engine shortens by blocks of 4096. */
-    assert_ok(weir_io_file_open(world.io, "model", world.fd, direct, BLOCK, &world.file));
-    world.model = calloc(1, FILE_MOST);
-    assert_non_null(world.model);
+    int flags = O_TMPFILE | O_RDWR | (kind->direct ? O_DIRECT : 0);
+    assert_ok(weir_io_open(&world->io, options));
+    world->fd = open(kind->directory, flags, 0600);
+    assert_true(world->fd >= 0);
+    assert_ok(weir_io_file_open(world->io, "model", world->fd, kind->direct, align, &world->file));
+}
+
+static void volume_open(struct world *world, const struct kind *kind,
+                        const struct weir_io_options *options, uint32_t align)
+{
+    struct test_random *random = &world->random;
+    double shares[DRIVES_MOST];
+    struct test_volume_spec spec = {.options = *options,
+                                    .directory = kind->directory,
+                                    .flags = kind->direct ? O_DIRECT : 0,
+                                    .align_bytes = align,
+                                    .count = 1 + (uint32_t)test_random_below(random, DRIVES_MOST),
+                                    .shares = shares,
+                                    .stripe_bytes = (align > BLOCK ? align : BLOCK) *
+                                                    (1 + test_random_below(random, 4)),
+                                    .byte_count = FILE_MOST,
+                                    .verify = test_random_below(random, 2)};
+    test_shares_draw(random, shares, spec.count);
+    spec.options.drive_count = 1 + (uint32_t)test_random_below(random, spec.count);
+    test_volume_open(&world->volume, &spec);
+    world->io = world->volume.io;
+    world->file = world->volume.volume;
+    world->size = FILE_MOST;
+    for (uint32_t d = 0; d < spec.count; d++)
+        if (test_random_below(random, 2))
+            assert_ok(weir_io_file_tune(world->io, world->volume.files[d],
+                                        1 + (uint32_t)test_random_below(random, options->depth),
+                                        options->piece_bytes));
+}
+
+static void world_open(struct world *world, const struct kind *kind)
+{
+    static const uint32_t aligns[] = {512, BLOCK, 16384, 65536};
+    struct test_random *random = &world->random;
+    uint32_t align = aligns[test_random_below(random, 4)];
+    align = align > kind->align_least ? align : kind->align_least;
+    test_engine_script = (struct test_engine_script){.random = {.state = kind->seed ^ 1},
+                                                     .reorder = true,
+                                                     .late = true,
+                                                     .shorten = true,
+                                                     .align_bytes = align};
+    const struct weir_io_options options = {
+        .engine_table = kind->table,
+        .depth = 1 + (uint32_t)test_random_below(random, 9),
+        .request_count = REQUEST_COUNT,
+        .piece_bytes = align > 4 * BLOCK ? align : 4 * BLOCK,
+    };
+    if (kind->volume)
+        volume_open(world, kind, &options, align);
+    else
+        file_open(world, kind, &options, align);
+    world->model = calloc(1, FILE_MOST);
+    assert_non_null(world->model);
     for (uint32_t i = 0; i < REQUEST_COUNT; i++) {
-        world.flying[i].memory = aligned_alloc(BLOCK, (REQUEST_MOST / BLOCK + 2) * BLOCK);
-        assert_non_null(world.flying[i].memory);
-        if (test_random_below(&world.random, 2))
-            assert_ok(weir_io_memory_add(world.io, world.flying[i].memory, REQUEST_MOST));
+        world->flying[i].memory = test_memory_make((REQUEST_MOST / BLOCK + 2) * BLOCK, 0);
+        if (test_random_below(random, 2))
+            assert_ok(weir_io_memory_add(world->io, world->flying[i].memory, REQUEST_MOST));
     }
+}
+
+static void world_close(struct world *world)
+{
+    if (world->volume.count > 0) {
+        test_volume_close(&world->volume);
+    } else {
+        weir_io_close(world->io);
+        close(world->fd);
+    }
+    for (uint32_t i = 0; i < REQUEST_COUNT; i++)
+        free(world->flying[i].memory);
+    free(world->model);
+}
+
+static void world_run(const struct kind *kind, uint32_t steps)
+{
+    struct world world = {.random = {.state = kind->seed}, .direct = kind->direct};
+    world_open(&world, kind);
     for (uint32_t step = 0; step < steps; step++) {
         submit_one(&world);
         if (any_flying(&world) && test_random_below(&world.random, 3) == 0)
@@ -164,35 +250,51 @@ static void world_run(const struct weir_io_engine_table *table, const char *dire
     while (any_flying(&world))
         reap_some(&world);
     assert_true(world.finished_count > 0);
-    file_equals_model(&world);
-    weir_io_close(world.io);
-    close(world.fd);
-    for (uint32_t i = 0; i < REQUEST_COUNT; i++)
-        free(world.flying[i].memory);
-    free(world.model);
+    all_equals_model(&world);
+    world_close(&world);
+}
+
+static void rounds_run(bool volume, uint32_t rounds)
+{
+    char directory[256];
+    test_directory_make(directory);
+    int fd = open(directory, O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+    assert_true(fd >= 0);
+    uint32_t least = weir_io_align_ask(fd);
+    close(fd);
+    struct test_random random = test_random_open(17);
+    for (uint32_t round = 0; round < rounds; round++)
+        for (int direct = 0; direct < 2; direct++) {
+            struct kind kind = {.table = &test_engine,
+                                .directory = directory,
+                                .direct = direct,
+                                .volume = volume,
+                                .seed = test_random_next(&random),
+                                .align_least = least};
+            world_run(&kind, 120);
+            for (size_t i = 0; (kind.table = test_engine_at(i)) != NULL; i++)
+                world_run(&kind, 120);
+        }
+    test_directory_remove(directory);
 }
 
 static void a_file_under_the_front_is_a_byte_array(void **state)
 {
     /* Reads equal the array of what was written, neighbours of parts of blocks included. */
     (void)state;
-    char directory[256];
-    test_directory_make(directory);
-    struct test_random random = test_random_open(17);
-    uint32_t rounds = test_draws(12);
-    for (uint32_t round = 0; round < rounds; round++)
-        for (int direct = 0; direct < 2; direct++) {
-            uint64_t seed = test_random_next(&random);
-            world_run(&test_engine, directory, direct, seed, 120);
-            const struct weir_io_engine_table *table;
-            for (size_t i = 0; (table = test_engine_at(i)) != NULL; i++)
-                world_run(table, directory, direct, seed, 120);
-        }
-    test_directory_remove(directory);
+    rounds_run(false, test_draws(12));
+}
+
+static void a_volume_under_the_front_is_a_byte_array(void **state)
+{
+    /* The same, however its bytes lie on drives; no drive's file changes its length. */
+    (void)state;
+    rounds_run(true, test_draws(40));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_file_under_the_front_is_a_byte_array)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_file_under_the_front_is_a_byte_array),
+                                       cmocka_unit_test(a_volume_under_the_front_is_a_byte_array)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

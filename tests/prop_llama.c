@@ -14,10 +14,10 @@
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 /* Of a GPU beside slow cores: plans update across the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false};
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 
 static char nvme[256], saves[256];
 static uint32_t normal_draws = 120;
@@ -81,20 +81,25 @@ struct draw {
 
 static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
-    assert_ok(weir_open_with(&d->run,
-                             &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
-                                                    .device = plain_device,
-                                                    .device_bytes = b->device_bytes,
-                                                    .host_bytes = b->host_bytes,
-                                                    .nvme_path = b->nvme ? nvme : NULL,
-                                                    .io_engine = test_engine_draw(seed),
-                                                    .dtype = d->spec.shape.dtype,
-                                                    .grad_dtype = d->grad_dtype,
-                                                    .thread_count = small_models ? 1 : 2,
-                                                    .strict = strcmp(plain_device, "host") == 0,
-                                                    .strict_seed = seed,
-                                                    .cost = seed >> 8 & 1 ? &slow_cores : &cost},
-                             &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
+    struct weir_drive_rate drives[TEST_DRIVES_MOST];
+    struct weir_cost rates = seed >> 8 & 1 ? slow_cores : cost;
+    rates.drives = drives;
+    assert_ok(weir_open_with(
+        &d->run,
+        &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
+                               .device = plain_device,
+                               .device_bytes = b->device_bytes,
+                               .host_bytes = b->host_bytes,
+                               .nvme_path = b->nvme ? test_drives_draw(nvme, seed, drives) : NULL,
+                               .io_engine = test_engine_draw(seed),
+                               .dtype = d->spec.shape.dtype,
+                               .grad_dtype = d->grad_dtype,
+                               .thread_count = small_models ? 1 : 2,
+                               .strict = strcmp(plain_device, "host") == 0,
+                               .strict_seed = seed,
+                               .verify = b->nvme && seed >> 9 & 1,
+                               .cost = &rates},
+        &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     assert_ok(llama_open(&d->llama, d->run, &d->spec, 2));
 }
 

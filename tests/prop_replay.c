@@ -15,11 +15,11 @@
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 
 /* Of a GPU beside slow cores: plans update across the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false};
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 
 static char nvme[256], saves[256];
 
@@ -53,13 +53,16 @@ static struct budgets budgets_draw(struct test_random *random, const struct toy_
 static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, uint64_t seed)
 {
     weir_run *run;
+    struct weir_drive_rate drives[TEST_DRIVES_MOST];
+    struct weir_cost rates = seed >> 8 & 1 ? slow_cores : cost;
+    rates.drives = drives;
     assert_ok(weir_open_with(&run,
                              &(struct weir_options){
                                  .struct_bytes = sizeof(struct weir_options),
                                  .device = "host",
                                  .device_bytes = b->device_bytes,
                                  .host_bytes = b->host_bytes,
-                                 .nvme_path = b->nvme ? nvme : NULL,
+                                 .nvme_path = b->nvme ? test_drives_draw(nvme, seed, drives) : NULL,
                                  .io_engine = test_engine_draw(seed),
                                  .dtype = spec->dtype,
                                  .grad_dtype = spec->grad_dtype,
@@ -67,7 +70,8 @@ static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, 
                                  .ring_bytes = b->ring_bytes,
                                  .strict = true,
                                  .strict_seed = seed,
-                                 .cost = seed >> 8 & 1 ? &slow_cores : &cost,
+                                 .verify = b->nvme && seed >> 9 & 1,
+                                 .cost = &rates,
                              },
                              &(struct weir_seams){.grain = small, .updates_apart = seed >> 7 & 1}));
     return run;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define BLOCK_BYTES 4096u
@@ -67,8 +68,9 @@ static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_pie
         return false;
     if (script->queued_count < TEST_ENGINE_LOG)
         script->kinds[script->queued_count] = piece->kind;
-    uint64_t number = ++script->queued_count;
-    bool faulted = script->fault_at != 0 && number >= script->fault_at &&
+    bool counts = script->fault_fd == 0 || script->fault_fd == piece->fd;
+    uint64_t number = script->queued_count += counts;
+    bool faulted = counts && script->fault_at != 0 && number >= script->fault_at &&
                    number - script->fault_at < script->fault_count;
     script->faulted_count += faulted;
     engine->held[engine->held_count++] = (struct held){*piece, faulted};
@@ -77,14 +79,14 @@ static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_pie
 
 static enum weir_status engine_submit(struct weir_io_engine *engine)
 {
-    if (test_engine_script.refuse_submit)
+    if (++test_engine_script.submit_count == test_engine_script.submit_fails)
         return weir_fail(WEIR_ERR_IO, "io engine \"test\": refuses to start");
     engine->submitted_count = engine->held_count;
     return WEIR_OK;
 }
 
 /* What a shortened read did not bring is spoilt, so that only a second read can make it right. */
-static int64_t move(const struct weir_io_piece *piece)
+static int64_t move(const struct weir_io_piece *piece, bool direct)
 {
     struct test_engine_script *script = &test_engine_script;
     uint64_t all = piece->byte_count;
@@ -99,10 +101,6 @@ static int64_t move(const struct weir_io_piece *piece)
         memset((char *)piece->bytes + cut, 0xEE, (size_t)got - cut);
         return (int64_t)cut;
     }
-    bool direct = (fcntl(piece->fd, F_GETFL) & O_DIRECT) != 0;
-    script->direct_write_count += direct;
-    if (direct && script->direct_write_errno != 0)
-        return -script->direct_write_errno;
     uint64_t put = direct ? (cut + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES : cut;
     ssize_t moved =
         pwrite(piece->fd, piece->bytes, put < all ? put : all, (off_t)piece->offset_bytes);
@@ -111,11 +109,42 @@ static int64_t move(const struct weir_io_piece *piece)
     return (uint64_t)moved < cut ? moved : (int64_t)cut;
 }
 
-static struct held held_take(struct weir_io_engine *engine)
+static bool refuses(const struct weir_io_piece *piece, bool direct)
+{
+    const struct test_engine_script *script = &test_engine_script;
+    uint64_t align = script->align_bytes != 0 ? script->align_bytes : 1;
+    return direct && (script->refuse_direct || piece->offset_bytes % align != 0 ||
+                      piece->byte_count % align != 0 || (uintptr_t)piece->bytes % align != 0);
+}
+
+static int64_t held_finish(const struct held *held)
+{
+    bool direct = (fcntl(held->piece.fd, F_GETFL) & O_DIRECT) != 0;
+    if (held->faulted)
+        return test_engine_script.fault_result;
+    if (!refuses(&held->piece, direct))
+        return move(&held->piece, direct);
+    test_engine_script.refused_count++;
+    return -EINVAL;
+}
+
+/* A submitted piece that may complete, from a drawn one on; submitted_count: there is none. */
+static uint32_t held_find(const struct weir_io_engine *engine)
 {
     struct test_engine_script *script = &test_engine_script;
-    uint32_t place =
-        script->reorder ? (uint32_t)test_random_below(&script->random, engine->submitted_count) : 0;
+    uint32_t count = engine->submitted_count;
+    uint32_t from =
+        script->reorder && count > 0 ? (uint32_t)test_random_below(&script->random, count) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t place = (from + i) % count;
+        if (script->hold_fd == 0 || engine->held[place].piece.fd != script->hold_fd)
+            return place;
+    }
+    return count;
+}
+
+static struct held held_take(struct weir_io_engine *engine, uint32_t place)
+{
     struct held taken = engine->held[place];
     memmove(engine->held + place, engine->held + place + 1,
             (engine->held_count - place - 1) * sizeof *engine->held);
@@ -137,10 +166,9 @@ static enum weir_status engine_reap(struct weir_io_engine *engine, struct weir_i
         out[(*count)++] = (struct weir_io_completion){UINT64_MAX, 1};
         script->stray = false;
     }
-    while (*count < most && engine->submitted_count > 0) {
-        struct held held = held_take(engine);
-        int64_t result = held.faulted ? script->fault_result : move(&held.piece);
-        out[(*count)++] = (struct weir_io_completion){held.piece.token, result};
+    for (uint32_t place; *count < most && (place = held_find(engine)) < engine->submitted_count;) {
+        struct held held = held_take(engine, place);
+        out[(*count)++] = (struct weir_io_completion){held.piece.token, held_finish(&held)};
     }
     return WEIR_OK;
 }
@@ -196,6 +224,25 @@ const char *test_engine_draw(uint64_t number)
 {
     (void)test_engine_at(0);
     return running[number % running_count]->name;
+}
+
+const char *test_drives_draw(const char *directory, uint64_t seed, struct weir_drive_rate *rates)
+{
+    static char list[TEST_DRIVES_MOST * 300];
+    struct test_random random = {.state = seed};
+    uint32_t count = 1 + (uint32_t)test_random_below(&random, TEST_DRIVES_MOST);
+    size_t length = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        char *path = list + length + (i > 0);
+        snprintf(path, 300, "%s/drive%u", directory, i);
+        assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+        if (i > 0)
+            list[length] = ',';
+        length += strlen(path) + (i > 0);
+        rates[i] = (struct weir_drive_rate){1e9 + (double)test_random_below(&random, 9) * 1e9, 1e9,
+                                            4096u << test_random_below(&random, 10), 1};
+    }
+    return list;
 }
 
 int test_engines_run(const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,

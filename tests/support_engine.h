@@ -8,6 +8,7 @@
 
 #include "io/engine.h"
 #include "tests/support.h"
+#include <weir/drive.h>
 
 #define TEST_ENGINE_LOG  4096
 #define TEST_FRONT_PIECE (64u * 1024)
@@ -18,16 +19,19 @@ struct test_engine_script {
     bool late;    /* reap brings nothing half of the time */
     bool shorten; /* half of the transfers stop at a drawn byte */
 
-    uint64_t fault_at;      /* the nth piece queued, 1 = the first; 0: none */
-    uint64_t fault_count;   /* so many pieces from it on */
-    int64_t fault_result;   /* their result, nothing is moved */
-    int direct_write_errno; /* writes of files with O_DIRECT; 0: they work */
-    bool stray;             /* a completion that no piece asked for comes first */
-    bool refuse_submit;     /* submit fails */
-    bool refuse_memory;     /* no memory is registered */
+    uint64_t fault_at;     /* the nth piece queued, 1 = the first; 0: none */
+    uint64_t fault_count;  /* so many pieces from it on */
+    int64_t fault_result;  /* their result, nothing is moved */
+    int fault_fd;          /* only pieces of this file count; 0: all */
+    int hold_fd;           /* pieces of this file do not complete; 0: all do */
+    bool refuse_direct;    /* EINVAL while the file has O_DIRECT */
+    uint32_t align_bytes;  /* EINVAL for direct pieces that are not multiples; 0: as the kernel */
+    bool stray;            /* a completion that no piece asked for comes first */
+    uint64_t submit_fails; /* the nth submit fails; 0: none */
+    bool refuse_memory;    /* no memory is registered */
 
     /* What happened since the script was set. */
-    uint64_t queued_count, faulted_count, direct_write_count;
+    uint64_t queued_count, faulted_count, refused_count, submit_count;
     enum weir_io_kind kinds[TEST_ENGINE_LOG]; /* of pieces in the order of queueing */
 };
 
@@ -39,6 +43,10 @@ extern const struct weir_io_engine_table test_engine;
 const struct weir_io_engine_table *test_engine_at(size_t index);
 /* One of them by number: the same number, the same engine. */
 const char *test_engine_draw(uint64_t number);
+/* An NVMe tier of one to TEST_DRIVES_MOST directories made under `directory`, "DIR,DIR", and rates
+ * of each: the same seed, the same drives. The text is overwritten by the next call. */
+#define TEST_DRIVES_MOST 3
+const char *test_drives_draw(const char *directory, uint64_t seed, struct weir_drive_rate *rates);
 
 /* Run the tests once for each of them, its table as their state. No engine, or a failure: not 0. */
 #define TEST_PER_ENGINE(test)                                                                      \

@@ -129,7 +129,7 @@ void model_open(struct model *m, const struct golden *g, const struct cut *cut,
                 enum weir_dtype dtype)
 {
     static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                          1e10,        0,   1e10, 1e-4, true};
+                                          1e10,        0,   1e10, 1e-4, true, NULL};
     const double *n = g->numbers + 6;
     *m = (struct model){.golden = g,
                         .update = {.struct_bytes = sizeof m->update,

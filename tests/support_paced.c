@@ -3,6 +3,9 @@
 #include "core/memory.h"
 
 struct test_pace test_pace;
+struct test_slow_drive test_slow_drive;
+
+#define DRIVES 64 /* descriptors that are equal modulo this share a queue */
 
 /* A piece between queue and reap. */
 struct paced_piece {
@@ -14,8 +17,8 @@ struct weir_io_engine {
     struct weir_io_engine *inner;
     struct paced_piece *pieces; /* [depth]; the inner token is the index */
     uint32_t depth;
-    uint64_t end_ns;  /* of the last piece in the queue */
-    bool maybe_woken; /* reap returned completions where a wake may have come too */
+    uint64_t ends_ns[DRIVES]; /* of the last piece in each queue, by descriptor */
+    bool maybe_woken;         /* reap returned completions where a wake may have come too */
 };
 
 static enum weir_status paced_open(struct weir_io_engine **out, uint32_t depth,
@@ -59,7 +62,9 @@ static uint64_t duration_ns(const struct weir_io_piece *piece)
 {
     double rate =
         piece->kind == WEIR_IO_READ ? test_pace.read_bytes_per_s : test_pace.write_bytes_per_s;
-    return (uint64_t)((double)piece->byte_count / rate * 1e9);
+    double factor =
+        test_slow_drive.fd != 0 && piece->fd == test_slow_drive.fd ? test_slow_drive.factor : 1;
+    return (uint64_t)((double)piece->byte_count / rate * factor * 1e9);
 }
 
 static bool paced_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
@@ -74,10 +79,11 @@ static bool paced_queue(struct weir_io_engine *engine, const struct weir_io_piec
     if (!weir_io_threads.queue(engine->inner, &inner))
         return false;
     uint64_t now = weir_now_ns();
-    engine->end_ns = (engine->end_ns > now ? engine->end_ns : now) + duration_ns(piece);
+    uint64_t *end_ns = &engine->ends_ns[(unsigned)piece->fd % DRIVES];
+    *end_ns = (*end_ns > now ? *end_ns : now) + duration_ns(piece);
     engine->pieces[i] =
         (struct paced_piece){.token = piece->token,
-                             .due_ns = engine->end_ns + (uint64_t)(test_pace.latency_s * 1e9),
+                             .due_ns = *end_ns + (uint64_t)(test_pace.latency_s * 1e9),
                              .used = true};
     return true;
 }

@@ -5,9 +5,10 @@
  *     test_pace = (struct test_pace){.read_bytes_per_s = 5e8, .write_bytes_per_s = 5e8};
  *     weir_open_with(&run, &options, &(struct weir_seams){.grain = grain, .io = &test_paced});
  *
- * Reads and writes share one queue, as in offload/cost.c: a piece begins when the one queued before
- * it has ended, takes bytes / rate, and its completion comes a latency later. The queue's clock
- * runs on whether or not somebody reaps, so late wakeups of this machine do not add up.
+ * Each file is a drive. Reads and writes of one share its queue, as in offload/cost.c: a piece
+ * begins when the one queued before it has ended, takes bytes / rate, and its completion comes a
+ * latency later. The queue's clock runs on whether or not somebody reaps, so late wakeups of this
+ * machine do not add up.
  */
 #ifndef WEIR_TESTS_SUPPORT_PACED_H
 #define WEIR_TESTS_SUPPORT_PACED_H
@@ -19,6 +20,12 @@ struct test_pace {
     double latency_s;
 };
 extern struct test_pace test_pace;
+/* A drive among them that takes `factor` times as long; fd 0: none. */
+struct test_slow_drive {
+    int fd;
+    double factor;
+};
+extern struct test_slow_drive test_slow_drive;
 extern const struct weir_io_engine_table test_paced;
 
 #endif

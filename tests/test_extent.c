@@ -139,7 +139,7 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     /* O_DIRECT is taken at open and fails with EINVAL at the first write: buffered after one
      * warning, or an error when direct is required. */
     (void)state;
-    test_engine_script = (struct test_engine_script){.direct_write_errno = EINVAL};
+    test_engine_script = (struct test_engine_script){.refuse_direct = true};
     struct lines lines = {0};
     struct weir_log log = {lines_add, &lines, PTHREAD_MUTEX_INITIALIZER};
     struct weir_io *io = io_make_with(&test_engine, false, &log);
@@ -148,7 +148,7 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     assert_false(extent.direct);
     assert_int_equal(1, extent.align_bytes);
     assert_int_equal(0, fcntl(extent.drives[0].fd, F_GETFL) & O_DIRECT);
-    assert_true(test_engine_script.direct_write_count > 0);
+    assert_true(test_engine_script.refused_count > 0);
     assert_int_equal(1, lines.warning_count);
     struct stat stat;
     assert_int_equal(0, fstat(extent.drives[0].fd, &stat));

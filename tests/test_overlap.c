@@ -12,7 +12,7 @@
 #define ELEMENTS 8192
 
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static char nvme[256];
 
 struct fixture {

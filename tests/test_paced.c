@@ -23,7 +23,8 @@ static void pieces_come_in_turn_and_never_early(void **state)
     (void)state;
     struct weir_io_engine *engine;
     static unsigned char bytes[PIECES][PIECE];
-    test_pace = (struct test_pace){PIECE * 1e3, PIECE * 5e2, 1e-3};
+    test_pace = (struct test_pace){
+        .read_bytes_per_s = PIECE * 1e3, .write_bytes_per_s = PIECE * 5e2, .latency_s = 1e-3};
     assert_ok(test_paced.open(&engine, PIECES, NULL));
     int fd = open(directory, O_TMPFILE | O_RDWR, 0600);
     assert_true(fd >= 0);
@@ -61,7 +62,8 @@ static void a_wake_ends_a_reap_before_the_time(void **state)
     (void)state;
     struct weir_io_engine *engine;
     static unsigned char bytes[PIECE];
-    test_pace = (struct test_pace){1, 1, 0}; /* 18 hours */
+    test_pace = (struct test_pace){
+        .read_bytes_per_s = 1, .write_bytes_per_s = 1, .latency_s = 0}; /* 18 hours */
     assert_ok(test_paced.open(&engine, 1, NULL));
     int fd = open(directory, O_TMPFILE | O_RDWR, 0600);
     assert_true(
@@ -85,13 +87,15 @@ static void a_step_moves_the_formulas_bytes(void **state)
     const struct overlap_spec spec = {{2048, 2048, 2}, 8192, 200000};
     struct overlap o;
     struct weir_report report;
-    test_pace = (struct test_pace){1e12, 1e12, 0};
+    test_pace =
+        (struct test_pace){.read_bytes_per_s = 1e12, .write_bytes_per_s = 1e12, .latency_s = 0};
     overlap_open(&o, &spec, (3 * 2 + 2 * 4) * 8192 + 3 * 4096, 400 << 10, directory);
     overlap_step(&o, true, &report);
     assert_ok(weir_layout(o.run));
     struct overlap_traffic t = overlap_traffic(&o);
     assert_true(t.read_bytes > 0 && t.written_bytes > 0);
-    test_pace = (struct test_pace){2e8, 1e8, 1e-4};
+    test_pace =
+        (struct test_pace){.read_bytes_per_s = 2e8, .write_bytes_per_s = 1e8, .latency_s = 1e-4};
     t = overlap_traffic(&o);
     overlap_step(&o, false, &report); /* nothing is pending yet */
     for (int i = 0; i < 3; i++) {

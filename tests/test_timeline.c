@@ -15,7 +15,7 @@
 
 static const struct weir_grain small = {2048, 2048, 2};
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static const struct toy_spec spec = {.dtype = WEIR_BF16,
                                      .grad_dtype = WEIR_FP32,
                                      .block_count = 4,

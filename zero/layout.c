@@ -44,10 +44,21 @@ static enum weir_status traces_list(const weir_run *run, const struct weir_trace
     return WEIR_OK;
 }
 
+/* The largest extent that the plans ask for; homes end where plans know. */
+static uint64_t hashes_bytes(const weir_run *run, struct weir_plan *const *plans, size_t count)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = plans[i]->nvme_bytes > most ? plans[i]->nvme_bytes : most;
+    return run->options.verify && !run->laid_out && most > 0
+               ? weir_extent_verify_bytes(most, run->drives.count)
+               : 0;
+}
+
 static uint64_t tables_bytes(const weir_run *run, struct weir_plan *const *plans,
                              const struct weir_trace *const *traces, size_t count)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = hashes_bytes(run, plans, count);
     for (size_t i = 0; i < count; i++)
         bytes += weir_plan_bytes(plans[i]) + weir_trace_bytes(traces[i]) +
                  weir_score_bytes(plans[i], traces[i]) +
@@ -236,6 +247,19 @@ static enum weir_status homes_clear(weir_run *run)
     return run->table->stream_sync(run->compute);
 }
 
+static enum weir_status extent_make(weir_run *run, uint64_t nvme_bytes)
+{
+    struct weir_extent_place places[WEIR_DRIVES_MOST];
+    weir_drives_places(&run->drives, places);
+    WEIR_TRY(weir_extent_open(&run->extent, run->io,
+                              &(struct weir_extent_options){.places = places,
+                                                            .place_count = run->drives.count,
+                                                            .byte_count = nvme_bytes,
+                                                            .verify = run->options.verify,
+                                                            .log = &run->log}));
+    return weir_drives_tune(run->io, &run->extent, run->drives.rates);
+}
+
 static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
 {
     /* Without an NVMe tier it is the driver's place to sleep, and any engine does. */
@@ -243,12 +267,8 @@ static enum weir_status engine_start(weir_run *run, uint64_t nvme_bytes)
     if (nvme_bytes > 0)
         WEIR_TRY(weir_io_memory_add(run->io, run->slabs[WEIR_TIER_HOST],
                                     run->slab_bytes[WEIR_TIER_HOST]));
-    const struct weir_extent_place place = {.directory = run->options.nvme_path};
     if (nvme_bytes > 0)
-        WEIR_TRY(weir_extent_open(
-            &run->extent, run->io,
-            &(struct weir_extent_options){
-                .places = &place, .place_count = 1, .byte_count = nvme_bytes, .log = &run->log}));
+        WEIR_TRY(extent_make(run, nvme_bytes));
     WEIR_TRY(weir_replay_open(&run->replay, &(struct weir_replay_options){
                                                 .device = run->device,
                                                 .updater = run->updater,
@@ -352,9 +372,11 @@ static enum weir_status layout_make(weir_run *run, struct weir_plan **plans, siz
         WEIR_TRY(later_fits(run, nvme_bytes));
         return keys_take(run, plans, tables);
     }
-    if (nvme_bytes > 0)
-        WEIR_TRY(weir_extent_preflight(
-            &(struct weir_extent_place){.directory = run->options.nvme_path}, 1, nvme_bytes));
+    if (nvme_bytes > 0) {
+        struct weir_extent_place places[WEIR_DRIVES_MOST];
+        weir_drives_places(&run->drives, places);
+        WEIR_TRY(weir_extent_preflight(places, run->drives.count, nvme_bytes));
+    }
     WEIR_TRY(tiers_make(run, nvme_bytes));
     WEIR_TRY(keys_take(run, plans, tables));
     run->laid_out = true;

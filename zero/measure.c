@@ -6,12 +6,11 @@
 
 #include <string.h>
 
-#define TRIES       3
-#define SLICES      4u
-#define FILE_ROUNDS 2u
-#define COMPUTE_NS  50000000u
+#define TRIES      3
+#define COMPUTE_NS 50000000u
 
 #define LEAST_PRODUCT 16u
+#define LEAST_SAMPLE  32768u
 
 /* Enough to leave the caches, and on a GPU for a product that outlasts its launch; little enough
  * for small budgets. */
@@ -26,7 +25,7 @@ struct sample {
 static uint64_t sample_bytes(uint64_t most, uint64_t budget)
 {
     uint64_t bytes = most;
-    while (bytes > budget / 2 && bytes > 4096 * SLICES)
+    while (bytes > budget / 2 && bytes > LEAST_SAMPLE)
         bytes /= 2;
     return bytes;
 }
@@ -133,15 +132,16 @@ static enum weir_status product_time(weir_run *run, char *memory, uint64_t bytes
     return WEIR_OK;
 }
 
-/* Products ever twice as wide, for a while or until one fills the sample; then tries of the one
- * with the highest rate: other work of the machine takes turns of several milliseconds. */
+/* Products ever twice as wide, until one takes as long as all tries may or fills the sample; then
+ * tries of the one with the highest rate: other work of the machine takes turns of several
+ * milliseconds, in which a small product does not even begin. */
 static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes,
                                      double *flops_per_s)
 {
-    uint64_t until = weir_now_ns() + COMPUTE_NS, took;
+    uint64_t took = 0;
     uint32_t best = 0;
     *flops_per_s = 0;
-    for (uint32_t n = LEAST_PRODUCT; n == LEAST_PRODUCT || weir_now_ns() < until; n *= 2) {
+    for (uint32_t n = LEAST_PRODUCT; took < COMPUTE_NS; n *= 2) {
         WEIR_TRY(product_time(run, memory, bytes, n, 0, &took));
         if (took == 0)
             break;
@@ -153,103 +153,6 @@ static enum weir_status compute_time(weir_run *run, void *memory, uint64_t bytes
         WEIR_TRY(product_time(run, memory, bytes, best, COMPUTE_NS, &took));
     *flops_per_s = best > 0 ? rate(2.0 * best * best * best, took) : 1e11;
     return WEIR_OK;
-}
-
-/* All of them, whatever becomes of one: none may be in flight when the file is closed. */
-static enum weir_status drive_wait(struct weir_io *io, size_t requests)
-{
-    struct weir_error first = {.status = WEIR_OK};
-    for (size_t done = 0, count; done < requests; done += count) {
-        struct weir_io_result results[SLICES];
-        WEIR_TRY(weir_io_reap(io, results, SLICES, WEIR_IO_FOREVER, &count));
-        for (size_t i = 0; i < count; i++)
-            if (results[i].status != WEIR_OK && first.status == WEIR_OK)
-                first = results[i].error;
-    }
-    return first.status == WEIR_OK ? WEIR_OK : weir_fail_with(&first);
-}
-
-/* One pass over the file, SLICES requests at once, each with its own slice of the memory. */
-static enum weir_status drive_pass(struct weir_io *io, uint32_t file, void *memory, uint64_t bytes,
-                                   enum weir_io_kind kind, uint64_t *took_ns)
-{
-    uint64_t begin = weir_now_ns(), slice = bytes / SLICES;
-    for (uint64_t round = 0; round < FILE_ROUNDS; round++) {
-        struct weir_io_request requests[SLICES];
-        for (uint64_t i = 0; i < SLICES; i++)
-            requests[i] = (struct weir_io_request){.id = i,
-                                                   .kind = kind,
-                                                   .file = file,
-                                                   .offset_bytes = round * bytes + i * slice,
-                                                   .bytes = (char *)memory + i * slice,
-                                                   .byte_count = slice};
-        WEIR_TRY(weir_io_submit(io, requests, SLICES));
-        WEIR_TRY(drive_wait(io, SLICES));
-    }
-    *took_ns = weir_now_ns() - begin;
-    return WEIR_OK;
-}
-
-/* One small read with nothing else in flight; the fastest of a few. */
-static enum weir_status drive_latency(struct weir_io *io, uint32_t file, void *memory,
-                                      double *latency_s)
-{
-    uint64_t best = UINT64_MAX;
-    for (uint64_t i = 0; i < TRIES; i++) {
-        struct weir_io_request request = {.id = i,
-                                          .kind = WEIR_IO_READ,
-                                          .file = file,
-                                          .offset_bytes = i * 4096,
-                                          .bytes = memory,
-                                          .byte_count = 4096};
-        uint64_t begin = weir_now_ns();
-        WEIR_TRY(weir_io_submit(io, &request, 1));
-        WEIR_TRY(drive_wait(io, 1));
-        uint64_t took = weir_now_ns() - begin;
-        best = took < best ? took : best;
-    }
-    *latency_s = (double)best * 1e-9;
-    return WEIR_OK;
-}
-
-static enum weir_status drive_passes(weir_run *run, struct weir_io *io, void *memory,
-                                     uint64_t bytes, struct weir_extent *extent,
-                                     struct weir_cost *out)
-{
-    const struct weir_extent_place place = {.directory = run->options.nvme_path};
-    /* A drive with room for the extent need not have it for the sample. */
-    while (bytes > 4096 * SLICES &&
-           weir_extent_preflight(&place, 1, bytes * FILE_ROUNDS) == WEIR_ERR_NOSPACE)
-        bytes /= 2;
-    uint64_t file_bytes = bytes * FILE_ROUNDS, took;
-    WEIR_TRY(weir_extent_open(extent, io,
-                              &(struct weir_extent_options){
-                                  .places = &place, .place_count = 1, .byte_count = file_bytes}));
-    WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_WRITE, &took));
-    out->write_bytes_per_s = rate((double)file_bytes, took);
-    WEIR_TRY(drive_pass(io, extent->file, memory, bytes, WEIR_IO_READ, &took));
-    out->read_bytes_per_s = rate((double)file_bytes, took);
-    return drive_latency(io, extent->file, memory, &out->latency_s);
-}
-
-static enum weir_status drive_time(weir_run *run, void *memory, uint64_t bytes,
-                                   struct weir_cost *out)
-{
-    if (!run->options.nvme_path) {
-        /* No plan moves a byte there; the walk only divides by it. */
-        out->read_bytes_per_s = out->write_bytes_per_s = 1;
-        return WEIR_OK;
-    }
-    struct weir_io *io;
-    struct weir_extent extent = {.byte_count = 0};
-    WEIR_TRY(weir_run_io_open(run, NULL, &io));
-    enum weir_status status = weir_io_memory_add(io, memory, bytes);
-    if (status == WEIR_OK)
-        status = drive_passes(run, io, memory, bytes, &extent, out);
-    weir_io_close(
-        io); /* waits for what is in flight; only then may the number of the file be free */
-    weir_extent_close(&extent);
-    return status;
 }
 
 static enum weir_status measure(weir_run *run, const struct weir_device_info *info,
@@ -270,7 +173,7 @@ static enum weir_status measure(weir_run *run, const struct weir_device_info *in
         WEIR_TRY(update_time(run, run->kernels, run->compute, at->host, at->host_bytes,
                              &out->link_update_bytes_per_s));
     WEIR_TRY(compute_time(run, at->device, at->device_bytes, &out->compute_flops_per_s));
-    return drive_time(run, at->host, at->host_bytes, out);
+    return weir_drives_measure(run, at->host, at->host_bytes, out);
 }
 
 /* Given back whatever failed, so that the caller may try again; the first error stays. */

@@ -9,11 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 64 MiB in flight: where training keeps the cores busy, less leaves the drive idle between a
- * completion and the next piece, and more makes an urgent read wait behind more writes. */
-#define IO_DEPTH       32
-#define IO_PIECE_BYTES (2u << 20)
-#define IO_REQUESTS    128 /* more than lanes have outstanding */
+#define IO_REQUESTS 128 /* more than lanes have outstanding */
 
 static enum weir_status cost_valid(const struct weir_cost *cost)
 {
@@ -54,8 +50,8 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
     if (o->thread_count == 0)
         o->thread_count = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (o->nvme_path) {
-        WEIR_TRY(weir_strdup(&run->nvme_path, o->nvme_path));
-        o->nvme_path = run->nvme_path;
+        WEIR_TRY(weir_drives_open(&run->drives, o->nvme_path));
+        o->nvme_path = run->drives.text;
     }
     if (o->io_engine) {
         const struct weir_io_engine_table *known;
@@ -65,7 +61,9 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
     }
     if (o->cost) {
         WEIR_TRY(cost_valid(o->cost));
+        WEIR_TRY(weir_drives_given(&run->drives, o->cost->drives));
         run->cost = *o->cost;
+        run->cost.drives = NULL;
         run->have_cost = true;
         o->cost = NULL;
     }
@@ -229,7 +227,7 @@ void weir_close(weir_run *run)
     if (run->comm)
         run->comm->table->close(run->comm);
     pthread_mutex_destroy(&run->log.lock);
-    weir_free(run->nvme_path);
+    weir_drives_close(&run->drives);
     weir_free(run->io_engine);
     weir_free(run);
 }
@@ -249,9 +247,10 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
     return weir_io_open(out, &(struct weir_io_options){
                                  .engine = run->options.io_engine,
                                  .engine_table = run->io_table,
-                                 .depth = run->options.nvme_path ? IO_DEPTH : 1,
+                                 .depth = run->drives.count > 0 ? WEIR_DRIVE_DEPTH_MOST : 1,
+                                 .drive_count = run->drives.count,
                                  .request_count = IO_REQUESTS,
-                                 .piece_bytes = IO_PIECE_BYTES,
+                                 .piece_bytes = WEIR_DRIVE_PIECE_MOST,
                                  .require_direct = run->options.require_direct,
                                  .require_registered = run->options.require_registered,
                                  .log = log,

@@ -15,6 +15,7 @@
 #include "offload/home.h"
 #include "offload/replay.h"
 #include "zero/comm.h"
+#include "zero/drives.h"
 #include <weir/weir.h>
 
 /* A key's step: recorded, planned, indexed for replay. */
@@ -44,7 +45,8 @@ struct weir_seams {
 
 struct weir_run {
     struct weir_log log;
-    char *nvme_path, *io_engine;
+    struct weir_drives drives;
+    char *io_engine;
     struct weir_options options;                 /* names and paths point to copies */
     const struct weir_io_engine_table *io_table; /* NULL: by name */
     struct weir_numa numa;
@@ -133,5 +135,9 @@ bool weir_window_bad(const weir_run *run, uint32_t block, uint32_t window,
 
 /* measure.c: rates of this machine, each from a few tens of milliseconds. */
 enum weir_status weir_cost_measure(weir_run *run, struct weir_cost *out);
+/* measure_drive.c: those of the drives, through bytes of pinned memory; and what each likes best.
+ */
+enum weir_status weir_drives_measure(weir_run *run, void *memory, uint64_t bytes,
+                                     struct weir_cost *out);
 
 #endif

@@ -52,9 +52,18 @@ static const struct flag flags[] = {
     {"--host-memory", KIND_BYTES, FIELD(host_bytes), 0,
      "BYTES    hard budget of host memory (default: no bound)"},
     {"--nvme", KIND_TEXT, FIELD(nvme), 0,
-     "DIR      directory for what fits neither (default: none)"},
+     "DIRS     comma-separated directories for what fits neither, one a drive; each drive takes "
+     "its share by its rate (default: none)"},
     {"--io-engine", KIND_TEXT, FIELD(io_engine), 0,
      "E        of --nvme, uring or threads (default: uring where the kernel allows it)"},
+    {"--verify", KIND_SWITCH, FIELD(verify), 0,
+     "         hash what is written to --nvme and compare what is read; a flipped bit ends the "
+     "run"},
+    {"--endurance", KIND_TEXT, FIELD(endurance), 0,
+     "SIZES    what may be written to each drive of --nvme in its life (TBW), as 600TB, or one a "
+     "directory as 600TB,1.2PB: says how many steps it lasts"},
+    {"--profile", KIND_TEXT, FIELD(profile), 0,
+     "FILE     this machine's rates, from weir-bench all --save FILE (default: measured briefly)"},
     {"--seq-len", KIND_COUNT32, FIELD(seq_len), 1, "N        tokens a sequence (default 256)"},
     {"--micro-batch", KIND_COUNT32, FIELD(micro_batch), 1,
      "N        sequences computed at once (default 1)"},
@@ -142,14 +151,14 @@ static enum weir_status count_read(const char *flag, const char *text, uint64_t 
     return WEIR_OK;
 }
 
-static enum weir_status bytes_read(const char *flag, const char *text, uint64_t *out)
+enum weir_status arguments_bytes(const char *flag, const char *text, uint64_t *out)
 {
     static const struct {
         const char *unit;
         double bytes;
     } units[] = {{"", 1},         {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
                  {"TiB", 0x1p40}, {"KB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-                 {"K", 0x1p10},   {"M", 0x1p20}, {"G", 0x1p30},   {"T", 0x1p40}};
+                 {"PB", 1e15},    {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40}};
     char *end;
     double value = strtod(text, &end);
     for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
@@ -184,7 +193,7 @@ static enum weir_status value_read(const struct flag *flag, const char *text, vo
         *(const char **)field = text;
         return WEIR_OK;
     case KIND_BYTES:
-        return bytes_read(flag->name, text, field);
+        return arguments_bytes(flag->name, text, field);
     case KIND_COUNT:
         return count_read(flag->name, text, flag->least, INT64_MAX, field);
     case KIND_COUNT32:
@@ -243,11 +252,12 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
     if (a->beta1 >= 1 || a->beta2 >= 1)
         return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
                          a->beta2);
-    if (!a->nvme && (a->io_engine || a->require_direct || a->require_registered))
-        return weir_fail(WEIR_ERR_ARG, "%s needs --nvme",
-                         a->io_engine        ? "--io-engine"
-                         : a->require_direct ? "--require-direct"
-                                             : "--require-registered");
+    static const size_t of_nvme[] = {FIELD(io_engine), FIELD(require_direct),
+                                     FIELD(require_registered), FIELD(verify), FIELD(endurance)};
+    for (size_t f = 0; !a->nvme && f < FLAG_COUNT; f++)
+        for (size_t i = 0; seen[f] && i < sizeof of_nvme / sizeof *of_nvme; i++)
+            if (flags[f].field == of_nvme[i])
+                return weir_fail(WEIR_ERR_ARG, "%s needs --nvme", flags[f].name);
     if (!a->out && (a->resume || a->save_every > 0))
         return weir_fail(WEIR_ERR_ARG, "%s needs --out", a->resume ? "--resume" : "--save-every");
     return WEIR_OK;

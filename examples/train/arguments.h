@@ -13,7 +13,7 @@ enum schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT };
 
 struct arguments {
     const char *model, *data, *eval_data, *device, *nvme, *io_engine, *out, *log, *export_fp32,
-        *timeline;
+        *timeline, *endurance, *profile;
     uint64_t device_bytes, host_bytes;    /* UINT64_MAX: all in memory */
     uint32_t seq_len, micro_batch, batch; /* batch: sequences a step */
     uint64_t steps, eval_every, eval_batches, warmup, save_every, keep, max_skips, seed;
@@ -21,13 +21,15 @@ struct arguments {
     enum schedule schedule;
     enum weir_dtype dtype, grad_dtype;
     int threads;
-    bool resume, dry_run, require_direct, require_registered, help;
+    bool resume, dry_run, require_direct, require_registered, verify, help;
 };
 
 enum weir_status arguments_read(struct arguments *arguments, int count, char **values);
 /* The file that a flag names can be made: asked before anything that it is to hold. replaced: it
  * is written beside its place and renamed; else a device or pipe will do. */
 enum weir_status arguments_file_check(const char *flag, const char *path, bool replaced);
+/* A size as 512MiB, 2GiB, 600TB; flag is for the error. */
+enum weir_status arguments_bytes(const char *flag, const char *text, uint64_t *out);
 void arguments_help(void);
 /* Learning rate of step (from 0): warmup, then the schedule down to min_lr at the last step. */
 double arguments_lr(const struct arguments *arguments, uint64_t step);

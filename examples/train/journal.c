@@ -93,15 +93,15 @@ static enum weir_status json_line(struct journal *journal, const struct journal_
     const struct weir_report *r = &s->report;
     double seconds = (double)r->step_ns * 1e-9;
     json_t *o = json_pack(
-        "{s:I, s:o, s:o, s:f, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:b}", "step",
-        (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(r->grad_norm), "lr", s->lr,
-        "tokens", (json_int_t)s->tokens, "step_s", seconds, "tok_s",
+        "{s:I, s:o, s:o, s:f, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:I, s:I, s:b}",
+        "step", (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(r->grad_norm), "lr",
+        s->lr, "tokens", (json_int_t)s->tokens, "step_s", seconds, "tok_s",
         real((double)s->tokens / seconds), "nvme_read_bytes", (json_int_t)r->nvme_read_bytes,
-        "nvme_written_bytes", (json_int_t)r->nvme_written_bytes, "h2d_bytes",
-        (json_int_t)r->to_device_bytes, "d2h_bytes", (json_int_t)r->to_host_bytes, "stall_s",
-        (double)r->stall_ns * 1e-9, "bound", s->bound, "peak_device_bytes",
-        (json_int_t)r->device_peak_bytes, "peak_host_bytes", (json_int_t)r->host_peak_bytes,
-        "skipped", r->skipped);
+        "nvme_written_bytes", (json_int_t)r->nvme_written_bytes, "nvme_written_total_bytes",
+        (json_int_t)s->nvme_written_total_bytes, "h2d_bytes", (json_int_t)r->to_device_bytes,
+        "d2h_bytes", (json_int_t)r->to_host_bytes, "stall_s", (double)r->stall_ns * 1e-9, "bound",
+        s->bound, "peak_device_bytes", (json_int_t)r->device_peak_bytes, "peak_host_bytes",
+        (json_int_t)r->host_peak_bytes, "skipped", r->skipped);
     if (o && isfinite(s->eval_loss))
         json_object_set_new(o, "eval_loss", json_real(s->eval_loss));
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;

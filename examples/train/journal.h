@@ -18,7 +18,8 @@ struct journal_step {
     uint64_t step, steps, tokens;
     double loss, lr, eval_loss; /* eval_loss nan: not evaluated */
     double seconds_left;
-    const char *bound; /* what the step waited for most: compute, nvme, link */
+    uint64_t nvme_written_total_bytes; /* by this process */
+    const char *bound;                 /* what the step waited for most: compute, nvme, link */
     struct weir_report report;
 };
 

@@ -30,13 +30,11 @@ static enum weir_status run(struct trainer *trainer, const struct arguments *arg
     printf("%s: %.2f M parameters, %u micro-batches of %u sequences of %u tokens a step\n",
            arguments->model, (double)llama_parameter_count(trainer->llama) * 1e-6,
            trainer->llama->spec.micro_count, arguments->micro_batch, arguments->seq_len);
-    if (arguments->dry_run) {
-        journal_layout(&trainer->prediction, trainer->group_count);
-        return WEIR_OK;
-    }
-    WEIR_TRY(trainer_start(trainer));
+    if (!arguments->dry_run)
+        WEIR_TRY(trainer_start(trainer));
     journal_layout(&trainer->prediction, trainer->group_count);
-    return trainer_train(trainer);
+    WEIR_TRY(wear_plan(&trainer->wear, trainer->run, &trainer->prediction));
+    return arguments->dry_run ? WEIR_OK : trainer_train(trainer);
 }
 
 int main(int argument_count, char **values)

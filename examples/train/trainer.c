@@ -1,6 +1,7 @@
 #include "examples/train/trainer.h"
 #include "core/memory.h"
 #include "examples/train/export.h"
+#include "examples/train/rates.h"
 #include "examples/train/weights.h"
 
 #include <errno.h>
@@ -53,6 +54,9 @@ static enum weir_status data_open(struct trainer *t)
 static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t *stop)
 {
     const struct arguments *a = &t->arguments;
+    struct rates rates;
+    if (a->profile)
+        WEIR_TRY(rates_read(&rates, a));
     WEIR_TRY(weir_open(&t->run, &(struct weir_options){.struct_bytes = sizeof(struct weir_options),
                                                        .device = a->device,
                                                        .device_bytes = a->device_bytes,
@@ -64,7 +68,9 @@ static enum weir_status run_open(struct trainer *t, const volatile sig_atomic_t 
                                                        .thread_count = a->threads,
                                                        .require_direct = a->require_direct,
                                                        .require_registered = a->require_registered,
-                                                       .log = log_line}));
+                                                       .verify = a->verify,
+                                                       .log = log_line,
+                                                       .cost = a->profile ? &rates.cost : NULL}));
     struct llama_spec spec = {.shape = {.sequences = a->micro_batch,
                                         .length = a->seq_len,
                                         .hidden = t->config.hidden,
@@ -158,6 +164,7 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
                          "max_position_embeddings %u",
                          a->seq_len, t->config.position_count);
     WEIR_TRY(files_check(a));
+    WEIR_TRY(wear_read(&t->wear, a->endurance, a->nvme));
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));
     if (t->config.directory)
@@ -335,6 +342,7 @@ static enum weir_status step_after(struct trainer *t, struct journal_step *s)
     t->written_bytes += s->report.nvme_written_bytes;
     double each = t->trained_seconds * (double)s->tokens / t->trained_tokens;
     s->seconds_left = each * (double)(a->steps - t->step);
+    WEIR_TRY(wear_written(t->run, &s->nvme_written_total_bytes));
     if (timeline_step(t) != WEIR_OK)
         return stopped(t);
     if (last || (a->eval_every > 0 && t->step % a->eval_every == 0))
@@ -384,7 +392,8 @@ enum weir_status trainer_train(struct trainer *t)
         printf("exported %s\n", t->arguments.export_fp32);
     }
     summary_print(t, &s);
-    return WEIR_OK;
+    uint64_t steps = t->step - t->first_step;
+    return wear_summary(&t->wear, t->run, steps > 0 ? (double)t->written_bytes / (double)steps : 0);
 }
 
 void trainer_close(struct trainer *t)

@@ -9,6 +9,7 @@
 #include "examples/train/corpus.h"
 #include "examples/train/journal.h"
 #include "examples/train/llama.h"
+#include "examples/train/wear.h"
 
 struct trainer {
     struct arguments arguments;
@@ -21,6 +22,7 @@ struct trainer {
     struct weir_prediction prediction;
     int32_t *tokens; /* [micro_count][2][N] */
     struct journal journal;
+    struct wear wear;
     uint64_t step, first_step, skips; /* first_step: begun with; 0 unless resumed */
     uint64_t read_bytes, written_bytes;
     double trained_tokens, trained_seconds;

@@ -47,7 +47,7 @@ struct weir_options {
     const char *device;         /* "host"; "cuda" where it was built */
     uint64_t device_bytes;      /* hard budget; UINT64_MAX: what a GPU has free */
     uint64_t host_bytes;        /* hard budget; UINT64_MAX: none */
-    const char *nvme_path;      /* directory of the extent; NULL: no NVMe tier */
+    const char *nvme_path;      /* directories of the extent, "DIR,DIR"; NULL: no NVMe tier */
     const char *io_engine;      /* "uring", "threads"; NULL: the best that works */
     enum weir_dtype dtype;      /* of weights; BF16: 10 bytes of state a parameter, FP32: 8 */
     enum weir_dtype grad_dtype; /* in which gradients wait for their update */
@@ -55,6 +55,7 @@ struct weir_options {
     uint64_t ring_bytes;        /* 0: weir chooses */
     bool require_direct;        /* refuse a file system without O_DIRECT */
     bool require_registered;    /* refuse an I/O engine that does not register host memory */
+    bool verify;                /* NVMe bytes are hashed when written, compared when read */
     bool strict;                /* host device: test mode, see core/device.h */
     uint64_t strict_seed;
     weir_log_fn *log; /* NULL: silent */
@@ -65,12 +66,13 @@ struct weir_options {
 /* Rates that the planner predicts with. */
 struct weir_cost {
     size_t struct_bytes;
-    double read_bytes_per_s, write_bytes_per_s; /* NVMe, each alone; the two share the drive */
+    double read_bytes_per_s, write_bytes_per_s; /* NVMe, each alone; the two share the drives */
     double to_device_bytes_per_s, to_host_bytes_per_s;
     double update_bytes_per_s, device_update_bytes_per_s; /* of state + gradient + weight */
     double link_update_bytes_per_s; /* in host memory, by the device's kernels; 0: they cannot */
     double compute_flops_per_s, latency_s; /* latency of one NVMe transfer */
-    bool update_on_compute; /* all updates take turns with compute: the host device */
+    bool update_on_compute;               /* all updates take turns with compute: the host device */
+    const struct weir_drive_rate *drives; /* weir/drive.h, one a directory; NULL: all alike */
 };
 
 struct weir_tensor {
@@ -97,7 +99,6 @@ struct weir_use {
     uint32_t id;
     enum weir_access access;
 };
-
 struct weir_view {
     void *bytes;     /* device memory: weight or kept bytes; NULL: dry, ADD, or refused */
     float *grad;     /* fp32 gradient, the weight's index; GRAD, ADD of trained tensors */
@@ -147,8 +148,7 @@ struct weir_prediction {
     uint64_t transient_bytes, ring_bytes; /* device slots of one step; host ring */
     uint64_t step_read_bytes, step_written_bytes, step_to_device_bytes, step_to_host_bytes;
     double step_s, floor_s; /* simulated, and the floor of the schedule (DESIGN 4s) */
-    double compute_s, io_s;
-    double compute_flops_per_s; /* that it was predicted with */
+    double compute_s, io_s, compute_flops_per_s; /* the last is what it was predicted with */
     uint64_t plan_hash;
 };
 enum weir_status weir_predict(weir_run *run, const char *key,

@@ -24,10 +24,10 @@
 #define HANG_SECONDS 60
 
 static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true};
+                                      1e10,        0,   1e10, 1e-4, true, NULL};
 /* Of slow cores: updates of what lies in host memory cross the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10, 1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false};
+static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
+                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 static const struct llama_spec spec = {
     .shape = {.sequences = 1,
               .length = 5,

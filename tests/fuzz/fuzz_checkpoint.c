@@ -27,7 +27,7 @@ static const struct toy_input input = {
     .seed = 1, .training = true, .poison_block = -1, .write_block = -1, .groups = 1};
 static const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 static const struct weir_cost cost = {sizeof cost, 1e9, 8e8,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e11, 1e-4, true};
+                                      1e10,        0,   1e11, 1e-4, true, NULL};
 static const struct weir_grain small = {2048, 2048, 2};
 
 static char directory[256], good[300], edited[300];

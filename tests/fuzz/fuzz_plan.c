@@ -32,7 +32,7 @@ static void accepted_run(const struct test_case *c, struct weir_plan *plan,
                          const struct weir_homes *homes)
 {
     static const struct weir_cost cost = {sizeof cost, 1e9, 8e8,  1e10, 1e10, 1e10,
-                                          1e10,        0,   1e11, 1e-4, true};
+                                          1e10,        0,   1e11, 1e-4, true, NULL};
     struct weir_plan_cost predicted;
     assert_ok(weir_plan_cost(plan, c->traces[0], &cost, NULL, &predicted));
     assert_true(isfinite(predicted.step_s) && predicted.step_s >= 0);

@@ -232,7 +232,7 @@ static void step(struct live *l, uint32_t key, bool dry)
 static void run_open(struct live *l, uint64_t seed)
 {
     static const struct weir_cost cost = {sizeof cost, 1e9, 8e8,  1e10, 1e10, 1e10,
-                                          1e10,        0,   1e11, 1e-4, true};
+                                          1e10,        0,   1e11, 1e-4, true, NULL};
     const struct weir_model *model = &l->c->m.model;
     const struct weir_limits *limits = &l->c->limits;
     const struct weir_options options = {
