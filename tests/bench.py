@@ -86,13 +86,16 @@ def counters():
         quiet = all(near(a, b) for a, b in zip(passed, said)) and near(after[1] - before[1], said[1] + 2 * fill)
         if quiet:
             break
+    if not quiet:
+        print("left out: that the device moved no more, for others used it in each of three tries")
     for name, a, b in zip(("read", "written"), seen, said):
         check(near(a, b), f"{name}: {b} in the report, {a} counted for the process within points")
     for name, a, b in zip(("read", "written"), passed, said):
-        check(near(a, b), f"{name}: {b} in the report, {a} passed the device within points")
+        check(a >= 0.98 * b and (a <= 1.02 * b or not quiet), f"{name}: {b} in the report, {a} passed the device within points")
     check(near(own["write_bytes"], said[1] + 2 * fill), f"/proc/PID/io: {own['write_bytes']} written, {said[1] + 2 * fill} in the report and by filling")
-    check(near(after[1] - before[1], said[1] + 2 * fill), f"the device: {after[1] - before[1]} written meanwhile")
-    check(own["read_bytes"] >= said[0] and after[0] - before[0] >= 0.98 * said[0], f"/proc/PID/io: {own['read_bytes']} read, the device {after[0] - before[0]}, {said[0]} in the report")
+    written, read = after[1] - before[1], after[0] - before[0]
+    check(written >= 0.98 * (said[1] + 2 * fill), f"the device: {written} written meanwhile")
+    check(own["read_bytes"] >= said[0] and read >= 0.98 * said[0], f"/proc/PID/io: {own['read_bytes']} read, the device {read}, {said[0]} in the report")
     for row in rows:
         rate = (row["read_bytes"] + row["written_bytes"]) / row["seconds"] * 1e-9
         check(0.5 * row["gb_per_s_low"] <= rate <= 1.5 * row["gb_per_s_high"] and not row["from_page_cache"], f"{row['pattern']} {row['block_bytes']} x {row['depth']}: {row['gb_per_s']} GB/s")
