@@ -193,6 +193,29 @@ static void what_the_kernel_did_not_count_is_marked(void **state)
     weir_free(series.latencies);
 }
 
+/* Of a device on others what reached both counts, since the point began: a loop device that reads
+ * out of the page cache of the file below it moves nothing there. */
+static void the_bottom_of_layered_devices_counts(void **state)
+{
+    (void)state;
+    struct kernel_counters before = {.device_read_bytes = 10,
+                                     .device_written_bytes = 20,
+                                     .bottom_read_bytes = 1000000,
+                                     .bottom_written_bytes = 2000000,
+                                     .device_known = true},
+                           after = before;
+    after.device_read_bytes += 500;
+    after.device_written_bytes += 600;
+    after.bottom_read_bytes += 7;
+    after.bottom_written_bytes += 1200; /* both halves of a mirror */
+    struct kernel_counters between = kernel_counters_between(&before, &after);
+    assert_true(between.device_known && !between.process_known);
+    assert_int_equal(7, between.device_read_bytes);
+    assert_int_equal(600, between.device_written_bytes);
+    assert_true(kernel_counters_missed(&between, 500, 600));
+    assert_false(kernel_counters_missed(&between, 7, 600));
+}
+
 /* A block that fails is the point's failure. */
 static void a_failed_block_is_an_error(void **state)
 {
@@ -218,9 +241,13 @@ int main(void)
 {
 #define POINT_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        POINT_TEST(a_known_rate_is_printed_to_the_digit),    POINT_TEST(latency_counts_the_queue),
-        POINT_TEST(a_mix_is_half_of_each_in_its_own_half),   POINT_TEST(time_ends_a_point),
-        POINT_TEST(what_the_kernel_did_not_count_is_marked), POINT_TEST(a_failed_block_is_an_error),
+        POINT_TEST(a_known_rate_is_printed_to_the_digit),
+        POINT_TEST(latency_counts_the_queue),
+        POINT_TEST(a_mix_is_half_of_each_in_its_own_half),
+        POINT_TEST(time_ends_a_point),
+        POINT_TEST(what_the_kernel_did_not_count_is_marked),
+        POINT_TEST(the_bottom_of_layered_devices_counts),
+        POINT_TEST(a_failed_block_is_an_error),
     };
     return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }

@@ -263,30 +263,31 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 void kernel_counters_read(const struct drives *drives, struct kernel_counters *out)
 {
-    uint64_t read_bytes, written_bytes, leaf_read_bytes, leaf_written_bytes;
     *out = (struct kernel_counters){0};
     out->process_known = process_read(out);
-    out->device_known =
-        !drives->incomplete &&
-        devices_read(drives->tops, drives->top_count, &read_bytes, &written_bytes) &&
-        devices_read(drives->leaves, drives->leaf_count, &leaf_read_bytes, &leaf_written_bytes);
-    if (!out->device_known)
-        return;
-    out->device_read_bytes = least(read_bytes, leaf_read_bytes);
-    out->device_written_bytes = least(written_bytes, leaf_written_bytes);
+    out->device_known = !drives->incomplete &&
+                        devices_read(drives->tops, drives->top_count, &out->device_read_bytes,
+                                     &out->device_written_bytes) &&
+                        devices_read(drives->leaves, drives->leaf_count, &out->bottom_read_bytes,
+                                     &out->bottom_written_bytes);
 }
 
 struct kernel_counters kernel_counters_between(const struct kernel_counters *before,
                                                const struct kernel_counters *after)
 {
-    return (struct kernel_counters){
+    struct kernel_counters c = {
         .process_read_bytes = after->process_read_bytes - before->process_read_bytes,
         .process_written_bytes = after->process_written_bytes - before->process_written_bytes,
-        .device_read_bytes = after->device_read_bytes - before->device_read_bytes,
-        .device_written_bytes = after->device_written_bytes - before->device_written_bytes,
+        .bottom_read_bytes = after->bottom_read_bytes - before->bottom_read_bytes,
+        .bottom_written_bytes = after->bottom_written_bytes - before->bottom_written_bytes,
         .process_known = before->process_known && after->process_known,
         .device_known = before->device_known && after->device_known,
     };
+    c.device_read_bytes =
+        least(after->device_read_bytes - before->device_read_bytes, c.bottom_read_bytes);
+    c.device_written_bytes =
+        least(after->device_written_bytes - before->device_written_bytes, c.bottom_written_bytes);
+    return c;
 }
 
 bool kernel_counters_missed(const struct kernel_counters *counted, uint64_t read_bytes,

@@ -34,15 +34,15 @@ struct drives {
 
 struct kernel_counters {
     uint64_t process_read_bytes, process_written_bytes;
-    uint64_t device_read_bytes, device_written_bytes;
+    uint64_t device_read_bytes, device_written_bytes; /* on which the file systems are */
+    uint64_t bottom_read_bytes, bottom_written_bytes; /* below device mapper, RAID, loop devices */
     bool process_known, device_known;
 };
 
 /* Fills *drive and adds its devices to *drives. */
 enum weir_status drives_find(struct drives *drives, const char *path, struct drive *drive);
-/* Of layered devices the lesser count, top or bottom: what reached the bottom. */
 void kernel_counters_read(const struct drives *drives, struct kernel_counters *out);
-/* after - before; known if both are. */
+/* after - before; known if both are. device: the lesser of top and bottom, what reached both. */
 struct kernel_counters kernel_counters_between(const struct kernel_counters *before,
                                                const struct kernel_counters *after);
 /* Whether less than nine tenths of these bytes passed the kernel's way to storage. */

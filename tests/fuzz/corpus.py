@@ -71,6 +71,30 @@ def seeds_config():
     seed("config", "zero-byte", b'{"model_type": "lla\\u0000ma"}')
 
 
+def seeds_profile():
+    drive = {"path": "/data", "device": "nvme0n1", "read_bytes_per_s": 3e9, "write_bytes_per_s": 2e9, "latency_s": 6e-5,
+             "depth": 8, "piece_bytes": 1048576}
+    rates = ("read", "write", "to_device", "to_host", "update", "device_update", "link_update")
+    cost = {f"{name}_bytes_per_s": 1e9 for name in rates} | {"compute_flops_per_s": 1e12, "latency_s": 6e-5, "update_on_compute": True}
+    profile = {"weir_profile": 1, "machine": {"cpu": "a", "cores": 2, "memory_bytes": 1 << 30, "kernel": "6"}, "device": "host",
+               "cost": cost, "drives": [drive]}
+    for name, change in {
+        "plain": {},
+        "no-drives": {"drives": []},
+        "version": {"weir_profile": 2},
+        "negative": {"cost": cost | {"latency_s": -1}},
+        "huge": {"cost": cost | {"read_bytes_per_s": 1 << 62}},
+        "unknown": {"cost": cost | {"more": 1}},
+        "fraction": {"drives": [drive | {"depth": 1.5}]},
+        "seventeen": {"drives": [drive] * 17},
+        "no-object": {"machine": []},
+    }.items():
+        seed("profile", name, json.dumps(profile | change).encode())
+    seed("profile", "cut", json.dumps(profile).encode()[:200])
+    seed("profile", "infinite", json.dumps(profile).replace("3000000000.0", "1e999").encode())
+    seed("profile", "zero-byte", json.dumps(profile).replace("/data", "/da\\u0000ta").encode())
+
+
 def seeds_corpus():
     rng = random.Random(5)
     words = struct.pack("<64H", *[rng.randrange(256) for _ in range(64)])
@@ -117,5 +141,5 @@ def seeds_trace():
         seed("trace", str(i), rng.randbytes(40 + 30 * i))
 
 
-for make in (seeds_safetensors, seeds_config, seeds_corpus, seeds_edits, seeds_trace):
+for make in (seeds_safetensors, seeds_config, seeds_profile, seeds_corpus, seeds_edits, seeds_trace):
     make()
