@@ -143,11 +143,18 @@ static enum weir_status fill_run(struct weir_extent *extent, struct weir_io *io,
     }
 }
 
+/* Of drives that take less than their rate would give them, and of those that take nothing. */
 static void shortage_log(const struct weir_extent *extent, const struct weir_extent_spread *spread,
                          struct weir_log *log)
 {
     for (uint32_t d = 0; d < extent->drive_count; d++)
-        if (spread->shares[d] < spread->wishes[d] * (1 - 1e-9))
+        if (spread->wishes[d] == 0)
+            weir_log(
+                log, WEIR_LOG_WARNING,
+                "extent \"%s\": has less than 1/%u of the rate of all %u directories and is left "
+                "out, as it would slow the others by more; name it no longer",
+                extent->drives[d].path, WEIR_IO_STRIPES_MOST, extent->drive_count);
+        else if (spread->shares[d] < spread->wishes[d] * (1 - 1e-9))
             weir_log(log, WEIR_LOG_WARNING,
                      "extent \"%s\": %llu bytes free, %.0f would be its share by rate; it takes "
                      "%llu and the other drives the rest, so all are slower; free some there",

@@ -121,14 +121,42 @@ static uint32_t short_find(const struct weir_extent_spread *spread, uint32_t cou
     return d;
 }
 
-static void wishes_make(struct weir_extent_spread *out, const struct weir_extent_place *places,
-                        uint32_t count)
+/* A drive too slow for one stripe of the longest cycle would slow the others by more than it moves:
+ * it wishes for nothing, unless `every` byte of space is needed. The fastest never is. True: none
+ * was. */
+static bool wishes_make(struct weir_extent_spread *out, const struct weir_extent_place *places,
+                        uint32_t count, bool every)
 {
-    double sum = 0;
+    bool all = true;
+    double sum = 0, kept = 0;
     for (uint32_t d = 0; d < count; d++)
         sum += rate_of(&places[d], count);
+    for (uint32_t d = 0; d < count; d++) {
+        double rate = rate_of(&places[d], count);
+        out->wishes[d] = rate * WEIR_IO_STRIPES_MOST < sum && !every ? 0 : rate;
+        all = all && out->wishes[d] > 0;
+        kept += out->wishes[d];
+    }
     for (uint32_t d = 0; d < count; d++)
-        out->wishes[d] = out->shares[d] = rate_of(&places[d], count) / sum;
+        out->wishes[d] = out->shares[d] = out->wishes[d] / kept;
+    return all;
+}
+
+/* Shares by wish, as far as there is space. */
+static enum weir_status wishes_grant(struct weir_extent_spread *out,
+                                     const struct weir_extent_place *places, uint32_t count)
+{
+    bool limited[WEIR_IO_DRIVES_MOST] = {false};
+    for (;;) {
+        WEIR_TRY(weir_io_volume_share(out->shares, count, out->stripe_bytes, out->needed_bytes,
+                                      out->bytes));
+        uint32_t d = short_find(out, count);
+        if (d == count)
+            return WEIR_OK;
+        struct weir_extent_spread before = *out;
+        if (!share_lower(out, limited, count, d))
+            return space_fail(&before, places, count, d);
+    }
 }
 
 static uint64_t stripe_choose(uint64_t bytes)
@@ -150,17 +178,12 @@ enum weir_status weir_extent_spread(struct weir_extent_spread *out,
     for (uint32_t d = 0; d < count; d++)
         WEIR_TRY(place_check(&places[d], count));
     WEIR_TRY(free_find(out, places, count));
-    wishes_make(out, places, count);
-    bool limited[WEIR_IO_DRIVES_MOST] = {false};
-    for (;;) {
-        WEIR_TRY(weir_io_volume_share(out->shares, count, out->stripe_bytes, bytes, out->bytes));
-        uint32_t d = short_find(out, count);
-        if (d == count)
-            return WEIR_OK;
-        struct weir_extent_spread before = *out;
-        if (!share_lower(out, limited, count, d))
-            return space_fail(&before, places, count, d);
-    }
+    bool all = wishes_make(out, places, count, false);
+    enum weir_status status = wishes_grant(out, places, count);
+    if (all || status != WEIR_ERR_NOSPACE)
+        return status;
+    (void)wishes_make(out, places, count, true);
+    return wishes_grant(out, places, count);
 }
 
 enum weir_status weir_extent_preflight(const struct weir_extent_place *places, uint32_t count,

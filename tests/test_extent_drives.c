@@ -232,6 +232,32 @@ static void a_drive_with_next_to_no_space_is_left_out(void **state)
     small_unmount(0);
 }
 
+static void a_drive_far_slower_than_the_others_is_left_out(void **state)
+{
+    /* 1/80 of the summed rate: less than a stripe of the longest cycle. Where its space is needed
+     * it holds its stripe all the same. */
+    (void)state;
+    struct rig rig;
+    const double rates[DRIVES] = {3e9, 6e7, 2e9};
+    assert_ok(rig_open(&rig, &weir_io_threads, rates, DRIVES, 60 * MIB));
+    assert_int_equal(0, rig.extent.drives[1].byte_count);
+    assert_int_equal(60 * MIB, drives_sum(&rig));
+    assert_int_equal(1, rig.lines.warning_count);
+    assert_true(test_contains(rig.lines.warning, paths[1]) &&
+                test_contains(rig.lines.warning, "less than 1/64 of the rate"));
+    bytes_travel(&rig);
+    rig_close(&rig);
+
+    small_mount(0, 16);
+    small_mount(2, 16);
+    assert_ok(rig_open(&rig, &weir_io_threads, rates, DRIVES, 60 * MIB));
+    assert_in_range(rig.extent.drives[1].byte_count, 28 * MIB, 40 * MIB);
+    bytes_travel(&rig);
+    rig_close(&rig);
+    small_unmount(0);
+    small_unmount(2);
+}
+
 static void directories_of_one_file_system_share_its_space(void **state)
 {
     /* Two directories of a file system of 16 MiB hold 12 MiB between them, and not 24. */
@@ -309,6 +335,7 @@ int main(void)
         cmocka_unit_test(a_small_extent_meets_every_drive_too),
         cmocka_unit_test(a_drive_takes_what_it_holds_and_others_the_rest),
         cmocka_unit_test(a_drive_with_next_to_no_space_is_left_out),
+        cmocka_unit_test(a_drive_far_slower_than_the_others_is_left_out),
         cmocka_unit_test(directories_of_one_file_system_share_its_space),
         cmocka_unit_test(preflight_names_the_path_that_is_wrong),
         cmocka_unit_test(whatever_fails_leaves_nothing),
