@@ -61,7 +61,7 @@ for step in "${steps[@]}"; do
         ;;
     # A part of dev for itself: all that needs a CUDA toolkit, ptxas for every architecture included.
     cuda)
-        if command -v nvcc >/dev/null; then
+        if nvcc --version >/dev/null 2>&1; then
             run_preset dev 100 -R "_sim|ptxas|cuda|cublaslt|shim|runtime|misuse|planted"
         else
             echo "left out: no CUDA toolkit here"
@@ -70,7 +70,7 @@ for step in "${steps[@]}"; do
     fuzz) run_fuzzers ;;
     mutants)
         tests/mutate_waits.sh
-        if command -v nvcc >/dev/null; then
+        if nvcc --version >/dev/null 2>&1; then
             tests/cudasim/mutate_waits.py build/tsan
         fi
         ;;
