@@ -1,5 +1,6 @@
 #include "examples/bench/options.h"
 #include "examples/bench/units.h"
+#include "examples/train/arguments.h"
 
 #include <errno.h>
 #include <math.h>
@@ -182,7 +183,7 @@ static enum weir_status element_take(const struct flag *flag, const char *text, 
         WEIR_TRY(choice_parse(flag, text, length, &choice));
         number = (uint64_t)choice;
     } else if (flag->kind == KIND_BYTES_LIST)
-        WEIR_TRY(bytes_parse(flag->name, text, length, &number));
+        WEIR_TRY(arguments_bytes(flag->name, text, length, &number));
     else
         WEIR_TRY(count_parse(flag, text, length, &number));
     for (uint32_t i = 0; i < *count; i++)
@@ -234,7 +235,7 @@ static enum weir_status value_take(const struct flag *flag, char *text, void *fi
     case KIND_TEXTS:
         return texts_take(flag, text, field);
     case KIND_BYTES:
-        return bytes_parse(flag->name, text, strlen(text), field);
+        return arguments_bytes(flag->name, text, strlen(text), field);
     case KIND_COUNT:
         return count_parse(flag, text, strlen(text), field);
     case KIND_NUMBER:

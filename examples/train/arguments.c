@@ -151,7 +151,7 @@ static enum weir_status count_read(const char *flag, const char *text, uint64_t 
     return WEIR_OK;
 }
 
-enum weir_status arguments_bytes(const char *flag, const char *text, uint64_t *out)
+enum weir_status arguments_bytes(const char *flag, const char *text, size_t length, uint64_t *out)
 {
     static const struct {
         const char *unit;
@@ -159,15 +159,17 @@ enum weir_status arguments_bytes(const char *flag, const char *text, uint64_t *o
     } units[] = {{"", 1},         {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
                  {"TiB", 0x1p40}, {"KB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
                  {"PB", 1e15},    {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40}};
-    char *end;
-    double value = strtod(text, &end);
-    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
-        if (strcmp(end, units[i].unit) == 0 && value > 0 && value * units[i].bytes < 0x1p60) {
+    char word[32], *end;
+    snprintf(word, sizeof word, "%.*s", (int)length, text);
+    double value = strtod(word, &end);
+    for (size_t i = 0; end != word && i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0 && value * units[i].bytes >= 1 &&
+            value * units[i].bytes < 0x1p60) {
             *out = (uint64_t)(value * units[i].bytes);
             return WEIR_OK;
         }
-    return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a size; write 512MiB, 2GiB or 4GB", flag,
-                     text);
+    return weir_fail(WEIR_ERR_ARG, "%s: \"%.*s\" is not a size; write 512MiB, 2GiB or 4GB", flag,
+                     (int)length, text);
 }
 
 static enum weir_status choice_read(const char *flag, const char *text, const char *const *names,
@@ -193,7 +195,7 @@ static enum weir_status value_read(const struct flag *flag, const char *text, vo
         *(const char **)field = text;
         return WEIR_OK;
     case KIND_BYTES:
-        return arguments_bytes(flag->name, text, field);
+        return arguments_bytes(flag->name, text, strlen(text), field);
     case KIND_COUNT:
         return count_read(flag->name, text, flag->least, INT64_MAX, field);
     case KIND_COUNT32:

@@ -4,25 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SIZE_MOST 64
-
 static size_t names_count(const char *list)
 {
     size_t count = 1;
     for (const char *at = strchr(list, ','); at; at = strchr(at + 1, ','))
         count++;
     return count;
-}
-
-static enum weir_status size_read(const char *at, size_t length, double *bytes)
-{
-    char text[SIZE_MOST] = "";
-    uint64_t whole;
-    if (length < sizeof text)
-        memcpy(text, at, length);
-    WEIR_TRY(arguments_bytes("--endurance", text, &whole));
-    *bytes = (double)whole;
-    return WEIR_OK;
 }
 
 enum weir_status wear_read(struct wear *wear, const char *list, const char *nvme)
@@ -38,7 +25,9 @@ enum weir_status wear_read(struct wear *wear, const char *list, const char *nvme
                          list, given, wear->count, WEIR_DRIVES_MOST);
     for (size_t i = 0; i < given; i++) {
         size_t length = strcspn(list, ",");
-        WEIR_TRY(size_read(list, length, &wear->endurance_bytes[i]));
+        uint64_t bytes;
+        WEIR_TRY(arguments_bytes("--endurance", list, length, &bytes));
+        wear->endurance_bytes[i] = (double)bytes;
         list += length + 1;
     }
     for (size_t i = given; i < wear->count; i++)
