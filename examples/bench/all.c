@@ -153,7 +153,7 @@ static enum weir_status parts_run(const struct options *o, struct report *report
     part.parameters = (double)(UINT64_C(32) << 20);
     part.dtypes.count = 1; /* bf16 */
     WEIR_TRY(adam_measure(&part, report));
-    part.dtypes = (struct choice_list){.values = {0, 1}, .count = 2}; /* fp32 where bf16 is not */
+    part.dtypes = (struct number_list){.values = {0, 1}, .count = 2}; /* fp32 where bf16 is not */
     part.rounds = 3;
     part.hidden = part.kv = 2048;
     part.intermediate = 5632;

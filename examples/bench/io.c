@@ -6,9 +6,9 @@
 #include <string.h>
 
 enum weir_status io_engines_find(const struct options *options, struct report *report,
-                                 struct choice_list *engines)
+                                 struct number_list *engines)
 {
-    *engines = (struct choice_list){.count = 0};
+    *engines = (struct number_list){.count = 0};
     for (uint32_t e = 0; e < options->engines.count; e++) {
         struct weir_io *io;
         enum weir_status status = weir_io_open(
@@ -31,7 +31,7 @@ enum weir_status io_engines_find(const struct options *options, struct report *r
 
 /* ---- sweep */
 
-static void points_fill(const struct options *o, const struct choice_list *engines,
+static void points_fill(const struct options *o, const struct number_list *engines,
                         struct io_found *found)
 {
     size_t i = 0;
@@ -40,7 +40,7 @@ static void points_fill(const struct options *o, const struct choice_list *engin
             for (uint32_t b = 0; b < o->blocks.count; b++)
                 for (uint32_t d = 0; d < o->depths.count; d++) {
                     struct io_series *series = &found->series[i];
-                    series->layout = (enum layout)o->layout;
+                    series->layout = o->layout;
                     series->point =
                         (struct io_point){.pattern = (enum pattern)o->patterns.values[p],
                                           .engine = engine_names[engines->values[e]],
@@ -48,8 +48,8 @@ static void points_fill(const struct options *o, const struct choice_list *engin
                                           .depth = (uint32_t)o->depths.values[d]};
                     found->points[i++] = (struct measured){.block_bytes = o->blocks.values[b],
                                                            .depth = series->point.depth,
-                                                           .engine = engines->values[e],
-                                                           .pattern = o->patterns.values[p]};
+                                                           .engine = (int)engines->values[e],
+                                                           .pattern = (int)o->patterns.values[p]};
                 }
 }
 
@@ -68,7 +68,7 @@ static void points_rate(struct io_found *found)
 }
 
 enum weir_status io_sweep(const struct io_files *files, const struct options *o,
-                          const struct choice_list *engines, struct io_found *found)
+                          const struct number_list *engines, struct io_found *found)
 {
     found->count = (size_t)o->patterns.count * engines->count * o->blocks.count * o->depths.count;
     WEIR_TRY(weir_alloc(&found->series, found->count, sizeof *found->series, "points"));
@@ -179,7 +179,7 @@ static enum weir_status results_add(const struct io_files *files, const struct i
 static bool part_wanted(const struct options *o, enum part part)
 {
     for (uint32_t i = 0; i < o->parts.count; i++)
-        if (o->parts.values[i] == (int)part)
+        if (o->parts.values[i] == (uint64_t)part)
             return true;
     return false;
 }
@@ -187,7 +187,7 @@ static bool part_wanted(const struct options *o, enum part part)
 enum weir_status io_parts_measure(const struct io_files *files, const struct options *o,
                                   struct io_found *found, struct report *report)
 {
-    struct choice_list engines;
+    struct number_list engines;
     WEIR_TRY(drives_add(files, report));
     WEIR_TRY(io_engines_find(o, report, &engines));
     struct io_point point = {.engine = engine_names[engines.values[0]],

@@ -24,10 +24,10 @@ enum weir_status io_parts_measure(const struct io_files *files, const struct opt
 /* The engines of the options that the kernel lets run; each that it does not is a note. None:
  * WEIR_ERR_UNSUPPORTED. */
 enum weir_status io_engines_find(const struct options *options, struct report *report,
-                                 struct choice_list *engines);
+                                 struct number_list *engines);
 /* Points of all patterns, engines, blocks and depths of the options, measured in rounds. */
 enum weir_status io_sweep(const struct io_files *files, const struct options *options,
-                          const struct choice_list *engines, struct io_found *found);
+                          const struct number_list *engines, struct io_found *found);
 void io_found_free(struct io_found *found);
 /* io_layouts.c: the recommended point in memory of each layout. */
 enum weir_status io_layouts(const struct io_files *files, const struct options *options,

@@ -16,7 +16,7 @@
 
 static enum weir_status paths_check(const struct text_list *paths)
 {
-    struct stat all[OPTIONS_LIST_MOST];
+    struct stat all[FLAG_LIST_MOST];
     for (uint32_t i = 0; i < paths->count; i++) {
         if (stat(paths->values[i], &all[i]) != 0)
             return weir_fail_errno(WEIR_ERR_ARG, errno, "--path \"%s\" cannot be used",
@@ -157,7 +157,7 @@ enum weir_status io_files_open(struct io_files *files, const struct options *o)
 
 void io_files_close(struct io_files *files)
 {
-    for (uint32_t f = 0; f < OPTIONS_LIST_MOST; f++)
+    for (uint32_t f = 0; f < FLAG_LIST_MOST; f++)
         weir_extent_close(&files->extents[f]);
     if (files->given_fd >= 0)
         close(files->given_fd);

@@ -13,9 +13,9 @@
 struct io_files {
     struct io_target target;
     struct drives drives;
-    struct drive where[OPTIONS_LIST_MOST];         /* of each file */
-    struct weir_extent extents[OPTIONS_LIST_MOST]; /* of one directory each; not of --file */
-    int given_fd;                                  /* of --file; -1: none */
+    struct drive where[FLAG_LIST_MOST];         /* of each file */
+    struct weir_extent extents[FLAG_LIST_MOST]; /* of one directory each; not of --file */
+    int given_fd;                               /* of --file; -1: none */
     double first_gb_per_s; /* of the first writing, of blocks never written before; 0: --file */
     bool direct;           /* all of them */
 };

@@ -127,8 +127,8 @@ enum weir_status io_target_sync(const struct io_target *target)
 static enum weir_status files_open(const struct io_target *target, struct weir_io *io,
                                    uint32_t *file)
 {
-    uint32_t files[OPTIONS_LIST_MOST];
-    double shares[OPTIONS_LIST_MOST];
+    uint32_t files[FLAG_LIST_MOST];
+    double shares[FLAG_LIST_MOST];
     for (uint32_t f = 0; f < target->file_count; f++) {
         const struct io_target_file *from = &target->files[f];
         shares[f] = from->share;
@@ -162,8 +162,8 @@ enum weir_status io_target_open(const struct io_target *target, const struct wei
 
 enum weir_status io_target_size(struct io_target *target, uint64_t each_bytes)
 {
-    double shares[OPTIONS_LIST_MOST], sum = 0, most = 0;
-    uint64_t parts[OPTIONS_LIST_MOST];
+    double shares[FLAG_LIST_MOST], sum = 0, most = 0;
+    uint64_t parts[FLAG_LIST_MOST];
     target->byte_count = each_bytes;
     if (target->file_count == 1)
         return WEIR_OK;

@@ -31,7 +31,7 @@ struct io_target {
         int fd;
         bool direct;
         double share; /* of the volume's bytes */
-    } files[OPTIONS_LIST_MOST];
+    } files[FLAG_LIST_MOST];
     uint32_t file_count;
     uint64_t byte_count;         /* of the file or the volume */
     const struct drives *drives; /* for what the kernel counted */

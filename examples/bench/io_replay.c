@@ -78,7 +78,7 @@ static json_t *replay_row(const struct options *o, const struct io_point *point,
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:f, s:I, "
         "s:I, s:I, s:f, s:o, s:b}",
-        "part", "replay", "update", o->update_none ? "none" : "adam", "gradients",
+        "part", "replay", "update", o->update == UPDATE_NONE ? "none" : "adam", "gradients",
         gradient_names[o->gradients], "ring", (json_int_t)o->ring, "engine", point->engine,
         "block_bytes", (json_int_t)point->block_bytes, "depth", (json_int_t)point->depth,
         "gb_per_s", rate.median, "gb_per_s_low", rate.low, "gb_per_s_high", rate.high,
@@ -107,7 +107,7 @@ enum weir_status io_replay(const struct io_files *files, const struct options *o
                                                   .depth = point->depth,
                                                   .ring = (uint32_t)o->ring,
                                                   .gradients = (enum gradients)o->gradients,
-                                                  .update = !o->update_none,
+                                                  .update = o->update == UPDATE_ADAM,
                                                   .thread_count = (int)o->threads.values[0]}));
     enum weir_status status = rounds_run(replay, o, &rounds);
     replay_close(replay);

@@ -26,7 +26,7 @@ static const struct operation {
 
 struct memory {
     struct loop loop;
-    double rates[OPTIONS_LIST_MOST][OPERATIONS][ROUNDS_MOST];
+    double rates[FLAG_LIST_MOST][OPERATIONS][ROUNDS_MOST];
 };
 
 static void sample_take(struct memory *m, const struct operation *operation, double *rate)

@@ -5,13 +5,10 @@
 #ifndef WEIR_BENCH_OPTIONS_H
 #define WEIR_BENCH_OPTIONS_H
 
-#include "core/status.h"
-#include <stdbool.h>
-#include <stdint.h>
+#include "examples/flags.h"
 #include <weir/weir.h>
 
-#define OPTIONS_LIST_MOST 16
-#define ROUNDS_MOST       99
+#define ROUNDS_MOST 99
 
 enum command {
     COMMAND_IO,
@@ -36,19 +33,6 @@ enum gradients { GRADIENTS_NONE, GRADIENTS_BF16, GRADIENTS_FP32 };
 enum { ENGINE_URING, ENGINE_THREADS, ENGINE_COUNT };
 extern const char *const engine_names[ENGINE_COUNT];
 
-struct text_list {
-    const char *values[OPTIONS_LIST_MOST];
-    uint32_t count;
-};
-struct number_list {
-    uint64_t values[OPTIONS_LIST_MOST];
-    uint32_t count;
-};
-struct choice_list { /* indices into the names */
-    int values[OPTIONS_LIST_MOST];
-    uint32_t count;
-};
-
 struct options {
     enum command command;
     bool help;
@@ -57,14 +41,16 @@ struct options {
     const char *save, *json, *html;
     uint64_t bytes; /* of an extent, an array or a copy */
     struct number_list blocks, depths, threads;
-    struct choice_list engines, patterns, parts, dtypes;
-    int layout, gradients, device;
-    double seconds; /* of a point, in each round */
+    struct number_list engines, patterns, parts, dtypes; /* indices into the names */
+    enum layout layout;
+    enum gradients gradients;
+    int device;
+    enum { UPDATE_ADAM, UPDATE_NONE } update; /* of the replay */
+    double seconds;                           /* of a point, in each round */
     uint64_t rounds;
     double parameters; /* 0: not given */
     double endurance;  /* terabytes (10^12) written that the drive is good for; 0: not given */
     uint64_t ring;     /* windows in flight */
-    bool update_none;  /* replay without the update */
     struct text_list configs;
     uint64_t tokens, hidden, intermediate, kv;
     bool turns; /* adam: an update for each line on stdin */

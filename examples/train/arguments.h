@@ -28,8 +28,6 @@ enum weir_status arguments_read(struct arguments *arguments, int count, char **v
 /* The file that a flag names can be made: asked before anything that it is to hold. replaced: it
  * is written beside its place and renamed; else a device or pipe will do. */
 enum weir_status arguments_file_check(const char *flag, const char *path, bool replaced);
-/* A size as 512MiB, 2GiB, 600TB, at least 1 byte: text[0..length). flag is for the error. */
-enum weir_status arguments_bytes(const char *flag, const char *text, size_t length, uint64_t *out);
 void arguments_help(void);
 /* Learning rate of step (from 0): warmup, then the schedule down to min_lr at the last step. */
 double arguments_lr(const struct arguments *arguments, uint64_t step);

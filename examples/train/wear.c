@@ -1,5 +1,5 @@
 #include "examples/train/wear.h"
-#include "examples/train/arguments.h"
+#include "examples/flags.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ enum weir_status wear_read(struct wear *wear, const char *list, const char *nvme
     for (size_t i = 0; i < given; i++) {
         size_t length = strcspn(list, ",");
         uint64_t bytes;
-        WEIR_TRY(arguments_bytes("--endurance", list, length, &bytes));
+        WEIR_TRY(flag_bytes("--endurance", list, length, &bytes));
         wear->endurance_bytes[i] = (double)bytes;
         list += length + 1;
     }
