@@ -5,9 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define READ_TURNS_MOST                                                                            \
-    4u /* reads are waited for, but a write held up forever holds its memory                       \
-        */
+/* Reads are waited for, but a write held up forever holds its memory. */
+#define READ_TURNS_MOST  4u
 #define STALL_COUNT_MOST 1000u
 
 struct weir_io_list weir_io_list_make(uint32_t *next)

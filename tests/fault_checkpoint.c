@@ -4,6 +4,7 @@
  */
 #include "core/file.h"
 #include "io/safetensors.h"
+#include "tests/support_cost.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
 
@@ -16,8 +17,6 @@
 #include <unistd.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static char base[256];
 
 static weir_run *run_open(const struct toy_spec *spec)
@@ -32,7 +31,7 @@ static weir_run *run_open(const struct toy_spec *spec)
                                                     .dtype = spec->dtype,
                                                     .grad_dtype = spec->grad_dtype,
                                                     .thread_count = 1,
-                                                    .cost = &cost},
+                                                    .cost = &test_cost},
                              &(struct weir_seams){.grain = small}));
     return run;
 }

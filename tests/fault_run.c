@@ -8,6 +8,7 @@
  */
 #include "core/file.h"
 #include "core/memory.h"
+#include "tests/support_cost.h"
 #include "tests/support_double.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
@@ -25,8 +26,6 @@
 #define EACH         50u  /* the first so many N, then strides */
 #define HANG_SECONDS 300u /* of one training, which takes some milliseconds */
 
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static const struct toy_spec spec = {.dtype = WEIR_BF16,
                                      .grad_dtype = WEIR_FP32,
                                      .block_count = 3,
@@ -68,7 +67,7 @@ static enum weir_status run_open(struct world *w)
                                          .thread_count = 1,
                                          .strict = true,
                                          .strict_seed = 3,
-                                         .cost = &cost};
+                                         .cost = &test_cost};
     struct weir_seams seams = {.grain = {2048, 2048, 2}};
     if (doubles)
         seams = (struct weir_seams){.grain = seams.grain,

@@ -3,6 +3,7 @@
  * groups of micro-batches and delays, training through weir leaves the weights, residuals and
  * moments, losses and norms of a plain loop, bit for bit.
  */
+#include "tests/support_cost.h"
 #include "tests/support_engine.h"
 #include "tests/support_llama.h"
 #include "zero/run.h"
@@ -13,11 +14,6 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
-/* Of a GPU beside slow cores: plans update across the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 
 static char nvme[256], saves[256];
 static uint32_t normal_draws = 120;
@@ -82,7 +78,7 @@ struct draw {
 static void run_open(struct draw *d, const struct budgets *b, uint64_t seed)
 {
     struct weir_drive_rate drives[TEST_DRIVES_MOST];
-    struct weir_cost rates = seed >> 8 & 1 ? slow_cores : cost;
+    struct weir_cost rates = seed >> 8 & 1 ? test_cost_slow_cores : test_cost;
     rates.drives = drives;
     assert_ok(weir_open_with(
         &d->run,

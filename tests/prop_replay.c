@@ -5,6 +5,7 @@
  * write weights, save in the middle and go on under other budgets.
  */
 #include "core/memory.h"
+#include "tests/support_cost.h"
 #include "tests/support_engine.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
@@ -14,12 +15,6 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
-
-/* Of a GPU beside slow cores: plans update across the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 
 static char nvme[256], saves[256];
 
@@ -54,7 +49,7 @@ static weir_run *run_open(const struct toy_spec *spec, const struct budgets *b, 
 {
     weir_run *run;
     struct weir_drive_rate drives[TEST_DRIVES_MOST];
-    struct weir_cost rates = seed >> 8 & 1 ? slow_cores : cost;
+    struct weir_cost rates = seed >> 8 & 1 ? test_cost_slow_cores : test_cost;
     rates.drives = drives;
     assert_ok(weir_open_with(&run,
                              &(struct weir_options){

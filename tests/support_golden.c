@@ -1,4 +1,5 @@
 #include "tests/support_golden.h"
+#include "tests/support_cost.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,8 +129,6 @@ static void weights_load(struct model *m)
 void model_open(struct model *m, const struct golden *g, const struct cut *cut,
                 enum weir_dtype dtype)
 {
-    static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                          1e10,        0,   1e10, 1e-4, true, NULL};
     const double *n = g->numbers + 6;
     *m = (struct model){.golden = g,
                         .update = {.struct_bytes = sizeof m->update,
@@ -146,7 +145,7 @@ void model_open(struct model *m, const struct golden *g, const struct cut *cut,
                                                         .dtype = dtype,
                                                         .grad_dtype = dtype,
                                                         .thread_count = 2,
-                                                        .cost = &cost}));
+                                                        .cost = &test_cost}));
     struct llama_spec spec = spec_of(g, cut, dtype);
     assert_ok(llama_open(&m->llama, m->run, &spec, 2));
     m->batch = golden_array(2ull * SEQUENCES * g->length, sizeof(int32_t));

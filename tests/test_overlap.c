@@ -3,6 +3,7 @@
  * update of a step runs under the next one's forward.
  */
 #include "tests/support.h"
+#include "tests/support_cost.h"
 #include "zero/run.h"
 
 #include <stdio.h>
@@ -11,8 +12,6 @@
 #define BLOCKS   8
 #define ELEMENTS 8192
 
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static char nvme[256];
 
 struct fixture {
@@ -34,7 +33,7 @@ static void open_run(struct fixture *f)
                                                     .grad_dtype = WEIR_FP32,
                                                     .thread_count = 1,
                                                     .ring_bytes = 160 << 10,
-                                                    .cost = &cost},
+                                                    .cost = &test_cost},
                              &(struct weir_seams){.grain = {2048, 2048, 2}}));
     for (uint32_t b = 0; b < BLOCKS; b++) {
         char name[16];

@@ -3,6 +3,7 @@
  * it waited for, in rows that do not overlap, inside the step.
  */
 #include "offload/replay_internal.h"
+#include "tests/support_cost.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
 #include <weir/timeline.h>
@@ -14,8 +15,6 @@
 #include <string.h>
 
 static const struct weir_grain small = {2048, 2048, 2};
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
 static const struct toy_spec spec = {.dtype = WEIR_BF16,
                                      .grad_dtype = WEIR_FP32,
                                      .block_count = 4,
@@ -53,7 +52,7 @@ static void fixture_open(struct fixture *f, bool timeline)
                                                     .dtype = spec.dtype,
                                                     .grad_dtype = spec.grad_dtype,
                                                     .thread_count = 1,
-                                                    .cost = &cost},
+                                                    .cost = &test_cost},
                              &(struct weir_seams){.grain = small}));
     assert_ok(toy_open(&f->toy, f->run, &spec));
     toy_plain_open(&f->plain, &spec, small);

@@ -7,6 +7,7 @@
  */
 #include "core/memory.h"
 #include "tests/cudasim/runtime.h"
+#include "tests/support_cost.h"
 #include "tests/support_device.h"
 #include "tests/support_llama.h"
 #include "zero/run.h"
@@ -23,11 +24,6 @@
 #define EACH         60 /* first places that fail one by one; then strides */
 #define HANG_SECONDS 60
 
-static const struct weir_cost cost = {sizeof cost, 2e9, 1e9,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e10, 1e-4, true, NULL};
-/* Of slow cores: updates of what lies in host memory cross the link. */
-static const struct weir_cost slow_cores = {sizeof cost, 2e9,  1e9,  1e10, 1e10,  1e6,
-                                            1e10,        1e10, 1e10, 1e-4, false, NULL};
 static const struct llama_spec spec = {
     .shape = {.sequences = 1,
               .length = 5,
@@ -73,7 +69,7 @@ static enum weir_status open_and_declare(struct world *w)
         .dtype = WEIR_BF16,
         .grad_dtype = WEIR_BF16,
         .thread_count = 1,
-        .cost = over_link ? &slow_cores : &cost,
+        .cost = over_link ? &test_cost_slow_cores : &test_cost,
     };
     WEIR_TRY(weir_open_with(&w->run, &options, &(struct weir_seams){.grain = {2048, 2048, 2}}));
     return llama_open(&w->llama, w->run, &spec, 1);

@@ -5,6 +5,7 @@
  */
 #include "core/memory.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support_cost.h"
 #include "tests/support_toy.h"
 #include "zero/run.h"
 
@@ -26,8 +27,6 @@ static const struct toy_spec spec = {.dtype = WEIR_BF16,
 static const struct toy_input input = {
     .seed = 1, .training = true, .poison_block = -1, .write_block = -1, .groups = 1};
 static const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
-static const struct weir_cost cost = {sizeof cost, 1e9, 8e8,  1e10, 1e10, 1e10,
-                                      1e10,        0,   1e11, 1e-4, true, NULL};
 static const struct weir_grain small = {2048, 2048, 2};
 
 static char directory[256], good[300], edited[300];
@@ -49,7 +48,7 @@ static void run_open(void)
                                          .grad_dtype = spec.grad_dtype,
                                          .thread_count = 1,
                                          .strict = true,
-                                         .cost = &cost};
+                                         .cost = &test_cost};
     weir_run *run;
     float loss;
     assert_ok(weir_open_with(&run, &options, &(struct weir_seams){.grain = small}));

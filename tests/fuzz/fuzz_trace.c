@@ -7,6 +7,7 @@
  */
 #include "core/memory.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support_cost.h"
 #include "tests/support_plan.h"
 #include "zero/run.h"
 
@@ -231,8 +232,6 @@ static void step(struct live *l, uint32_t key, bool dry)
 
 static void run_open(struct live *l, uint64_t seed)
 {
-    static const struct weir_cost cost = {sizeof cost, 1e9, 8e8,  1e10, 1e10, 1e10,
-                                          1e10,        0,   1e11, 1e-4, true, NULL};
     const struct weir_model *model = &l->c->m.model;
     const struct weir_limits *limits = &l->c->limits;
     const struct weir_options options = {
@@ -246,7 +245,7 @@ static void run_open(struct live *l, uint64_t seed)
         .thread_count = 1,
         .strict = true,
         .strict_seed = seed,
-        .cost = &cost,
+        .cost = &test_cost,
     };
     assert_ok(weir_open_with(&l->run, &options, &(struct weir_seams){.grain = model->grain}));
 }
