@@ -23,7 +23,7 @@ struct cuda_block {
     enum cuda_kind kind;
     void *memory;
     uint64_t bytes;       /* asked for */
-    uint64_t whole_bytes; /* MAPPED, PINNED: what was taken for them */
+    uint64_t whole_bytes; /* MAPPED: what was taken for them */
     CUmemGenericAllocationHandle handle;
 };
 
@@ -85,7 +85,7 @@ struct cuda_device {
     struct cuda_block *blocks;
     struct cuda_stream *streams;
     uint64_t used_bytes, peak_bytes;
-    bool advice_failed; /* logged once */
+    _Atomic bool no_huge_pages; /* logged once */
 
     _Atomic bool failed; /* spares the healthy path the lock of `sticky` */
     struct weir_sticky sticky;

@@ -1,12 +1,8 @@
 #include "core/cuda_internal.h"
 #include "core/memory.h"
+#include "core/pages.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#define PAGE_BYTES      4096u
-#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
 static const char *const kind_names[] = {"device memory", "device memory", "pinned memory",
                                          "registered memory"};
@@ -261,52 +257,6 @@ enum weir_status weir_cuda_mem_free(struct weir_device *base, void *memory)
 
 /* ---- pinned memory */
 
-static void pages_advise(struct cuda_device *device, void *memory, uint64_t bytes)
-{
-    if (madvise(memory, bytes, MADV_HUGEPAGE) == 0)
-        return;
-    int os_errno = errno;
-    pthread_mutex_lock(&device->lock);
-    bool first = !device->advice_failed;
-    device->advice_failed = true;
-    pthread_mutex_unlock(&device->lock);
-    if (first)
-        weir_log(device->options.log, WEIR_LOG_WARNING,
-                 "device \"cuda\": the kernel refuses huge pages (madvise: errno %d), transfers "
-                 "will be slower; enable transparent_hugepage",
-                 os_errno);
-}
-
-/* Fresh pages, touched; from 2 MiB on aligned to 2 MiB and backed by huge pages. Exactly as many as
- * were asked for: cudaHostAlloc rounds up, and does not say by how much. */
-static enum weir_status pages_map(struct cuda_device *device, struct cuda_block *block)
-{
-    if (block->bytes > (uint64_t)PTRDIFF_MAX - HUGE_PAGE_BYTES - PAGE_BYTES)
-        return weir_fail(WEIR_ERR_NOMEM, "device \"cuda\": %llu bytes are not addressable",
-                         (unsigned long long)block->bytes);
-    uint64_t bytes = block->bytes > 0 ? block->bytes : 1;
-    block->whole_bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    uint64_t extra_bytes = block->whole_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
-    char *mapped = mmap(NULL, block->whole_bytes + extra_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED)
-        return weir_fail_errno(WEIR_ERR_NOMEM, errno, "device \"cuda\": cannot map %llu bytes",
-                               (unsigned long long)block->whole_bytes);
-    if (extra_bytes > 0) {
-        uint64_t before = -(uintptr_t)mapped % HUGE_PAGE_BYTES;
-        if (before > 0)
-            munmap(mapped, before);
-        mapped += before;
-        if (extra_bytes > before)
-            munmap(mapped + block->whole_bytes, extra_bytes - before);
-        pages_advise(device, mapped, block->whole_bytes);
-    }
-    for (uint64_t at = 0; at < block->whole_bytes; at += PAGE_BYTES)
-        ((volatile char *)mapped)[at] = 0;
-    block->memory = mapped;
-    return WEIR_OK;
-}
-
 static enum weir_status host_register(struct cuda_device *device, struct cuda_block *block)
 {
     cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1,
@@ -320,17 +270,20 @@ static enum weir_status host_register(struct cuda_device *device, struct cuda_bl
                      (unsigned long long)block->bytes);
 }
 
+/* Not cudaHostAlloc's, which rounds up and does not say by how much. */
 enum weir_status weir_cuda_pin_alloc(struct weir_device *base, uint64_t bytes, void **out)
 {
     struct cuda_device *device = cuda_device(base);
     WEIR_TRY(weir_cuda_enter(device));
     struct cuda_block *block;
     WEIR_TRY(block_new(&block, CUDA_PINNED, bytes));
-    enum weir_status status = pages_map(device, block);
+    enum weir_status status =
+        weir_pages_map("cuda", device->options.log, &device->no_huge_pages, bytes, &block->memory);
     if (status == WEIR_OK) {
+        weir_pages_clear(block->memory, bytes);
         status = host_register(device, block);
         if (status != WEIR_OK)
-            munmap(block->memory, block->whole_bytes);
+            weir_pages_unmap(block->memory, bytes);
     }
     if (status != WEIR_OK) {
         weir_free(block);
@@ -346,7 +299,7 @@ static enum weir_status pinned_free(struct cuda_device *device, struct cuda_bloc
     enum weir_status status =
         result(device, (int)cudaHostUnregister(block->memory), "cudaHostUnregister");
     if (block->kind == CUDA_PINNED)
-        munmap(block->memory, block->whole_bytes);
+        weir_pages_unmap(block->memory, block->bytes);
     weir_free(block);
     return status;
 }

@@ -122,7 +122,7 @@ struct host_device {
     _Atomic(struct host_engine *) engines;
     _Atomic(struct host_block *) blocks;
     uint64_t used_bytes, peak_bytes;
-    bool advice_failed; /* logged once */
+    _Atomic bool no_huge_pages; /* logged once */
 
     _Atomic bool failed; /* spares the healthy path the lock of `sticky` */
     struct weir_sticky sticky;

@@ -1,15 +1,12 @@
 #include "core/host_internal.h"
 #include "core/memory.h"
+#include "core/pages.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define PAGE_BYTES      4096u
-#define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
-#define FRESH           0xA5
-#define FREED           0x5A
-#define KIND_MASK       3u
+#define FRESH     0xA5
+#define FREED     0x5A
+#define KIND_MASK 3u
 
 static const char *const kind_names[] = {"free", "device memory", "pinned memory",
                                          "registered memory"};
@@ -108,66 +105,22 @@ static enum weir_status block_remove(struct host_device *device, const struct fo
 
 /* ---- pages */
 
-static uint64_t pages_bytes(uint64_t bytes)
-{
-    return bytes > 0 ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : PAGE_BYTES;
-}
-
-static void pages_advise(struct host_device *device, void *memory, uint64_t bytes)
-{
-    if (madvise(memory, bytes, MADV_HUGEPAGE) == 0)
-        return;
-    pthread_mutex_lock(&device->lock);
-    bool first = !device->advice_failed;
-    device->advice_failed = true;
-    pthread_mutex_unlock(&device->lock);
-    if (first)
-        weir_log(device->options.log, WEIR_LOG_WARNING,
-                 "device \"host\": the kernel refuses huge pages (madvise: errno %d), transfers "
-                 "will be slower; enable transparent_hugepage",
-                 errno);
-}
-
-/* Fresh pages; from 2 MiB on aligned to 2 MiB and backed by huge pages. */
-static enum weir_status pages_map(struct host_device *device, uint64_t bytes, void **out)
-{
-    if (bytes > (uint64_t)PTRDIFF_MAX - HUGE_PAGE_BYTES - PAGE_BYTES)
-        return weir_fail(WEIR_ERR_NOMEM, "device \"host\": %llu bytes are not addressable",
-                         (unsigned long long)bytes);
-    uint64_t size_bytes = pages_bytes(bytes);
-    uint64_t extra_bytes = size_bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
-    char *mapped = mmap(NULL, size_bytes + extra_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED)
-        return weir_fail_errno(WEIR_ERR_NOMEM, errno, "device \"host\": cannot map %llu bytes",
-                               (unsigned long long)size_bytes);
-    if (extra_bytes > 0) {
-        uint64_t before = -(uintptr_t)mapped % HUGE_PAGE_BYTES;
-        if (before > 0)
-            munmap(mapped, before);
-        mapped += before;
-        if (extra_bytes > before)
-            munmap(mapped + size_bytes, extra_bytes - before);
-        pages_advise(device, mapped, size_bytes);
-    }
-    *out = mapped;
-    return WEIR_OK;
-}
-
 static enum weir_status pages_make(struct host_device *device, enum host_kind kind, uint64_t bytes,
                                    void **out)
 {
     void *memory = NULL;
-    WEIR_TRY(pages_map(device, bytes, &memory));
+    WEIR_TRY(weir_pages_map("host", device->options.log, &device->no_huge_pages, bytes, &memory));
     pthread_mutex_lock(&device->lock);
     enum weir_status status = block_add(device, kind, memory, bytes);
     pthread_mutex_unlock(&device->lock);
     if (status != WEIR_OK) {
-        munmap(memory, pages_bytes(bytes));
+        weir_pages_unmap(memory, bytes);
         return status;
     }
     if (device->options.strict)
         memset(memory, FRESH, bytes);
+    else
+        weir_pages_clear(memory, bytes);
     *out = memory;
     return WEIR_OK;
 }
@@ -181,7 +134,7 @@ static enum weir_status pages_free(struct host_device *device, enum host_kind ki
     /* for an operation that still reads it, and to show ThreadSanitizer the writer */
     if (device->options.strict)
         memset(memory, FREED, found.bytes);
-    munmap(memory, pages_bytes(found.bytes));
+    weir_pages_unmap(memory, found.bytes);
     *bytes = found.bytes;
     return WEIR_OK;
 }
@@ -241,9 +194,6 @@ enum weir_status weir_host_pin_alloc(struct weir_device *base, uint64_t bytes, v
     struct host_device *device = host_device(base);
     WEIR_TRY(host_check(device));
     WEIR_TRY(pages_make(device, HOST_PINNED, bytes, out));
-    if (!device->options.strict)
-        for (uint64_t at = 0; at < bytes; at += PAGE_BYTES)
-            ((volatile char *)*out)[at] = 0;
     return WEIR_OK;
 }
 
@@ -299,7 +249,7 @@ void weir_host_blocks_free(struct host_device *device)
         struct host_block *next = block->next;
         struct found found;
         if (block_read(block, &found) && found.kind != HOST_REGISTERED)
-            munmap((void *)found.base, pages_bytes(found.bytes));
+            weir_pages_unmap((void *)found.base, found.bytes);
         weir_free(block);
         block = next;
     }

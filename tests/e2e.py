@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|drives|device
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|drives|device|memory
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
   tests/e2e.py WEIR_TRAIN_SIM cuda
 """
@@ -360,6 +360,41 @@ def disk():
     check(digests(newest(f"{work}/logged")) == digests(newest(f"{work}/whole")), "to the bits of the run never cut")
 
 
+@contextlib.contextmanager
+def memory_group(mib):
+    """A control group of so many MiB; yields what moves a process into it."""
+    for base, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = f"{base}/weir-e2e-{os.getpid()}"
+        try:
+            os.mkdir(group)
+        except OSError:
+            continue
+        try:
+            if os.path.exists(f"{group}/{limit}"):
+                with open(f"{group}/{limit}", "w") as file:
+                    file.write(str(mib * MIB))
+                yield lambda: open(f"{group}/cgroup.procs", "w").write(str(os.getpid()))
+                return
+        finally:
+            os.rmdir(group)
+    print("skipped: needs root and a control group for memory")
+    sys.exit(77)
+
+
+def memory():
+    """More than the machine, or the container, has: refused at once, where the kernel would have killed."""
+    base = ["--data", text_data(60000), "--seq-len", 32, "--batch", 1, "--steps", 1, "--eval-batches", 1]
+    with memory_group(256) as enter:
+        began = time.time()
+        out = fails("MiB available to this process; lower --device-memory and --host-memory", "--model", config("llama-84m"), *base, preexec_fn=enter)
+        check("predicted" not in out and "step 1/" not in out, f"said before anything is made, {time.time() - began:.1f} s")
+        out = run("--model", config("llama-84m"), *base, "--dry-run", preexec_fn=enter)
+        check("predicted" in out and "here it would be refused: the plan needs" in out, "a dry run plans for another machine and says so")
+        run("--model", config("llama-5m"), *base, preexec_fn=enter)
+        run("--model", config("llama-84m"), *base, "--device-memory", "64MiB", "--host-memory", "64MiB", "--nvme", f"{work}/nvme", preexec_fn=enter)
+        check(True, "what fits trains")
+
+
 def io():
     """Each I/O engine moves the same bytes; the summary says which one did, or the log why it could not."""
     data = text_data(60000)
@@ -453,7 +488,7 @@ def device():
     check(not os.path.exists(f"{work}/out"), "nothing was made")
 
 
-tests = {"cuda": cuda, "device": device, "disk": disk, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
+tests = {"cuda": cuda, "device": device, "disk": disk, "memory": memory, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
 try:
     tests[WHAT]()
 finally:

@@ -2,6 +2,7 @@
  * From recorded keys to slabs: plan all, prove all, then make device slab, host slab, extent.
  */
 #include "core/memory.h"
+#include "core/pages.h"
 #include "zero/run.h"
 
 #include <string.h>
@@ -242,8 +243,8 @@ static enum weir_status homes_clear(weir_run *run)
                                   (char *)run->slabs[WEIR_TIER_DEVICE] + homes->device_first, 0,
                                   device_bytes));
     if (homes->host_end > homes->host_first)
-        memset((char *)run->slabs[WEIR_TIER_HOST] + homes->host_first, 0,
-               homes->host_end - homes->host_first);
+        weir_pages_clear((char *)run->slabs[WEIR_TIER_HOST] + homes->host_first,
+                         homes->host_end - homes->host_first);
     return run->table->stream_sync(run->compute);
 }
 

@@ -30,9 +30,14 @@ static enum weir_status run(struct trainer *trainer, const struct arguments *arg
     printf("%s: %.2f M parameters, %u micro-batches of %u sequences of %u tokens a step\n",
            arguments->model, (double)llama_parameter_count(trainer->llama) * 1e-6,
            trainer->llama->spec.micro_count, arguments->micro_batch, arguments->seq_len);
-    if (!arguments->dry_run)
+    enum weir_status fits = trainer_memory_check(trainer);
+    if (!arguments->dry_run) {
+        WEIR_TRY(fits);
         WEIR_TRY(trainer_start(trainer));
+    }
     journal_layout(&trainer->prediction, trainer->group_count);
+    if (fits != WEIR_OK)
+        printf("  here it would be refused: %s\n", weir_last_error()->text);
     WEIR_TRY(wear_plan(&trainer->wear, trainer->run, &trainer->prediction));
     return arguments->dry_run ? WEIR_OK : trainer_train(trainer);
 }

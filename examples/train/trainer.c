@@ -1,4 +1,5 @@
 #include "examples/train/trainer.h"
+#include "core/machine.h"
 #include "core/memory.h"
 #include "examples/train/export.h"
 #include "examples/train/rates.h"
@@ -138,6 +139,21 @@ static enum weir_status budgets_fit(struct trainer *t)
     struct weir_error error = *weir_last_error();
     return weir_fail(WEIR_ERR_NOMEM, "%s (--device-memory, --host-memory, --nvme, --micro-batch)",
                      error.text);
+}
+
+enum weir_status trainer_memory_check(const struct trainer *t)
+{
+    const struct arguments *a = &t->arguments;
+    bool on_host = strcmp(a->device, "host") == 0;
+    uint64_t need = t->prediction.host_bytes + (on_host ? t->prediction.device_bytes : 0);
+    uint64_t available = weir_memory_available_bytes("");
+    if (need <= available)
+        return WEIR_OK;
+    return weir_fail(
+        WEIR_ERR_NOMEM,
+        "the plan needs %.1f MiB of memory, this machine has %.1f MiB available to this "
+        "process; lower %s--host-memory, with --nvme for the rest, or free memory",
+        (double)need / 0x1p20, (double)available / 0x1p20, on_host ? "--device-memory and " : "");
 }
 
 /* What is written at the end, or on the way, must not fail then. */

@@ -32,6 +32,8 @@ struct trainer {
  * anything is made. */
 enum weir_status trainer_open(struct trainer *trainer, const struct arguments *arguments,
                               const volatile sig_atomic_t *stop);
+/* WEIR_ERR_NOMEM: this machine has less memory than the plan needs. */
+enum weir_status trainer_memory_check(const struct trainer *trainer);
 /* Slabs and extents, weights or the newest checkpoint. */
 enum weir_status trainer_start(struct trainer *trainer);
 enum weir_status trainer_train(struct trainer *trainer);
