@@ -156,7 +156,7 @@ enum weir_status weir_predict(weir_run *run, const char *key,
 
 /* Plan all keys recorded so far, prove the plans, make slabs and extents (weights and state 0).
  * Keys recorded later are planned into what is left. Recording a key again before layout replaces
- * it. NOMEM says which budget is short of how many bytes, at which stage. */
+ * it. NOMEM says which budget, or this machine, is short of how many bytes, at which stage. */
 enum weir_status weir_layout(weir_run *run) WEIR_MUST_CHECK;
 
 /* Elements [first, first + count) of one tensor, outside steps. fp32 values fill the residual;
