@@ -16,6 +16,7 @@ template <uint32_t width, uint32_t bands> struct forward_tiles {
     static constexpr uint32_t keys = forward_keys<width>;
     static constexpr uint32_t pitch = attention_pitch<width>;
     static constexpr uint32_t shared_bytes = (queries + 2 * keys) * pitch * sizeof(uint16_t);
+    static_assert(shared_bytes <= 99 << 10, "what a block may have on every architecture");
 };
 
 /* What a warp has of its rows so far; a sum of the lane's own columns. */
