@@ -70,13 +70,13 @@ __device__ __forceinline__ void soften(float (&out)[width / 8][4], float (&max)[
         for (uint32_t n = 0; n < keys / 8; n++)
             most = fmaxf(most, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
         most = row_max(most);
-        shrink[r] = exp2f((max[r] - most) * scale_log2);
+        shrink[r] = weir_exp2((max[r] - most) * scale_log2);
         float base = most * scale_log2;
 #pragma unroll
         for (uint32_t n = 0; n < keys / 8; n++)
 #pragma unroll
             for (uint32_t i = 2 * r; i < 2 * r + 2; i++) {
-                scores[n][i] = exp2f(fmaf(scores[n][i], scale_log2, -base));
+                scores[n][i] = weir_exp2(fmaf(scores[n][i], scale_log2, -base));
                 more += scores[n][i];
             }
         sum[r] = sum[r] * shrink[r] + more;
