@@ -8,6 +8,8 @@
  */
 #include "kernels/attention.cuh"
 
+#include <type_traits>
+
 /* Of a tile; what leaves registers enough on every architecture. */
 template <uint32_t width> constexpr uint32_t forward_keys = width > 64 ? 32 : 64;
 
@@ -15,7 +17,13 @@ template <uint32_t width, uint32_t bands> struct forward_tiles {
     static constexpr uint32_t queries = ATTENTION_WARPS * bands * ATTENTION_BAND;
     static constexpr uint32_t keys = forward_keys<width>;
     static constexpr uint32_t pitch = attention_pitch<width>;
-    static constexpr uint32_t shared_bytes = (queries + 2 * keys) * pitch * sizeof(uint16_t);
+    /* Two blocks shall fit into the 100 KiB of a multiprocessor of 8.6, 8.9 and 12.0, each with the
+     * 1 KiB that CUDA takes of it. At 128 they do without padding here, to the byte. */
+    using query_form =
+        std::conditional_t<width == 128, attention_folded<128>, attention_padded<width>>;
+    static constexpr uint32_t shared_bytes =
+        (queries * query_form::pitch + 2 * keys * pitch) * sizeof(uint16_t);
+    static_assert(2 * (shared_bytes + (1 << 10)) <= 100 << 10, "two blocks fit everywhere");
 };
 
 /* What a warp has of its rows so far; a sum of the lane's own columns. */
@@ -69,13 +77,13 @@ __device__ __forceinline__ void soften(float (&out)[width / 8][4], float (&max)[
         for (uint32_t n = 0; n < keys / 8; n++)
             most = fmaxf(most, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
         most = row_max(most);
-        shrink[r] = exp2f((max[r] - most) * scale_log2);
+        shrink[r] = weir_exp2((max[r] - most) * scale_log2);
         float base = most * scale_log2;
 #pragma unroll
         for (uint32_t n = 0; n < keys / 8; n++)
 #pragma unroll
             for (uint32_t i = 2 * r; i < 2 * r + 2; i++) {
-                scores[n][i] = exp2f(fmaf(scores[n][i], scale_log2, -base));
+                scores[n][i] = weir_exp2(fmaf(scores[n][i], scale_log2, -base));
                 more += scores[n][i];
             }
         sum[r] = sum[r] * shrink[r] + more;
@@ -114,6 +122,7 @@ __device__ __forceinline__ void forward_store(const weir_attention_args &a,
                                               const attention_rows &at, uint32_t sequence,
                                               uint32_t head, uint32_t first, uint16_t *band)
 {
+    using form = typename forward_tiles<width, bands>::query_form;
     uint32_t lane = threadIdx.x % WEIR_WARP;
 #pragma unroll
     for (uint32_t m = 0; m < bands; m++) {
@@ -128,8 +137,8 @@ __device__ __forceinline__ void forward_store(const weir_attention_args &a,
                 a.lse[((uint64_t)sequence * a.length + position) * a.heads + head] =
                     s.max[m][r] * a.scale + logf(sum);
         }
-        attention_store<width>(a.out, at, a, row, s.out[m], factor,
-                               band + m * ATTENTION_BAND * attention_pitch<width>);
+        attention_store<width, form>(a.out, at, a, row, s.out[m], factor,
+                                     band + m * ATTENTION_BAND * form::pitch);
     }
 }
 
@@ -141,7 +150,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 {
     using tiles = forward_tiles<width, bands>;
     WEIR_SHARED(uint16_t, queries);
-    uint16_t *keys = queries + tiles::queries * tiles::pitch,
+    uint16_t *keys = queries + tiles::queries * tiles::query_form::pitch,
              *values = keys + tiles::keys * tiles::pitch;
     const uint32_t heads = a.sequences * a.heads, count = gridDim.x / heads;
     const uint32_t first = (count - 1 - blockIdx.x / heads) * tiles::queries;
@@ -152,11 +161,11 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const uint32_t own = threadIdx.x / WEIR_WARP * bands * ATTENTION_BAND;
     const uint32_t row = first + own, end = min(first + tiles::queries, a.length);
     const float scale_log2 = a.scale * ATTENTION_LOG2E;
-    uint16_t *band = queries + own * tiles::pitch;
+    uint16_t *band = queries + own * tiles::query_form::pitch;
     forward_sums<width, bands> sums;
     sums_start(sums);
 
-    attention_load<tiles::queries, width>(queries, a.q, q, a, first);
+    attention_load<tiles::queries, width, typename tiles::query_form>(queries, a.q, q, a, first);
     attention_load<tiles::keys, width>(keys, a.k, kv, a, 0);
     weir_copy_async_commit();
     for (uint32_t key = 0; key < end; key += tiles::keys) {
@@ -167,7 +176,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         attention_load<tiles::keys, width>(values, a.v, kv, a, key);
         weir_copy_async_commit();
         if (visible)
-            attention_scores<width, bands, tiles::keys>(scores, band, keys);
+            attention_scores<width, bands, tiles::keys, typename tiles::query_form>(scores, band,
+                                                                                    keys);
         weir_copy_async_wait<0>();
         __syncthreads(); /* these values are here, and the keys are done with */
         if (key + tiles::keys < end)

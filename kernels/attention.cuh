@@ -3,10 +3,10 @@
  * (Dao 2023): shared by attention.cu (forward) and attention_backward.cu.
  *
  * A block has four warps. A tile is tokens of one head in shared memory, a token a row, padded by
- * 8 elements, so that the eight rows of a matrix that ldmatrix reads lie in different banks. A band
- * is 16 rows: what one mma makes. Each warp owns whole bands of the tile that stays, so scores,
- * weights and results of a row never leave the warp's registers; the tile that streams is read by
- * all four.
+ * 8 elements or folded, so that the eight rows of a matrix that ldmatrix reads lie in different
+ * banks. A band is 16 rows: what one mma makes. Each warp owns whole bands of the tile that stays,
+ * so scores, weights and results of a row never leave the warp's registers; the tile that streams
+ * is read by all four.
  *
  * Lane l of a warp holds of a 16 x 8 result (PTX ISA, mma.m16n8k16) rows l / 4 and l / 4 + 8 and
  * columns l % 4 * 2 and the next: [0], [1] of the first row, [2], [3] of the second.
@@ -66,8 +66,27 @@ __device__ __forceinline__ attention_rows attention_rows_at(const weir_attention
 
 template <uint32_t width> constexpr uint32_t attention_pitch = width + 8;
 
+/* Where an element lies in a tile. */
+template <uint32_t width> struct attention_padded {
+    static constexpr uint32_t pitch = attention_pitch<width>;
+    static __device__ __forceinline__ uint32_t at(uint32_t row, uint32_t column)
+    {
+        return row * pitch + column;
+    }
+};
+/* Without padding, where a row is a multiple of 128 bytes: pieces of 16 bytes change places by row,
+ * which keeps them in different banks as well. */
+template <uint32_t width> struct attention_folded {
+    static_assert(width % 64 == 0, "eight pieces change places among themselves");
+    static constexpr uint32_t pitch = width;
+    static __device__ __forceinline__ uint32_t at(uint32_t row, uint32_t column)
+    {
+        return row * pitch + (column ^ row % 8 * 8);
+    }
+};
+
 /* Begin to copy tokens [first, first + rows) of a head; what lies beyond is 0. */
-template <uint32_t rows, uint32_t width>
+template <uint32_t rows, uint32_t width, class tile_form = attention_padded<width>>
 __device__ __forceinline__ void attention_load(uint16_t *tile, const void *x,
                                                const attention_rows &at,
                                                const weir_attention_args &a, uint32_t first)
@@ -81,18 +100,18 @@ __device__ __forceinline__ void attention_load(uint16_t *tile, const void *x,
         if (rows * pieces % ATTENTION_THREADS != 0 && piece >= rows * pieces)
             break;
         bool valid = first + row < a.length && column < a.head_dim;
-        weir_copy_async(tile + row * attention_pitch<width> + column,
+        weir_copy_async(tile + tile_form::at(row, column),
                         valid ? from + (uint64_t)(first + row) * at.stride + column : from, valid);
     }
 }
 
 /* The 16 x 16 of a band at `column`, as mma's first operand. */
-template <uint32_t width>
+template <class tile_form>
 __device__ __forceinline__ void attention_first(uint32_t r[4], const uint16_t *band,
                                                 uint32_t column)
 {
     uint32_t lane = threadIdx.x % WEIR_WARP;
-    weir_ldmatrix(r, band + lane % 16 * attention_pitch<width> + column + lane / 16 * 8);
+    weir_ldmatrix(r, band + tile_form::at(lane % 16, column + lane / 16 * 8));
 }
 
 /* As mma's second operand, for two results beside each other (r[0], r[1] and r[2], r[3]): the
@@ -137,7 +156,8 @@ __device__ __forceinline__ void attention_turn(uint32_t (&first)[columns / 16][4
 }
 
 /* scores[band][n] = the band's rows times the transpose of `columns` rows of the other tile. */
-template <uint32_t width, uint32_t bands, uint32_t columns>
+template <uint32_t width, uint32_t bands, uint32_t columns,
+          class band_form = attention_padded<width>>
 __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns / 8][4],
                                                  const uint16_t *band, const uint16_t *other)
 {
@@ -153,7 +173,7 @@ __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns 
         uint32_t first[bands][4];
 #pragma unroll
         for (uint32_t m = 0; m < bands; m++)
-            attention_first<width>(first[m], band + m * ATTENTION_BAND * attention_pitch<width>, d);
+            attention_first<band_form>(first[m], band + m * ATTENTION_BAND * band_form::pitch, d);
 #pragma unroll
         for (uint32_t n = 0; n < columns / 16; n++) {
             uint32_t second[4];
@@ -189,7 +209,7 @@ __device__ __forceinline__ void attention_add(float (&sum)[bands][width / 8][4],
 
 /* Round a band times factor (of its two rows) to tokens [first, first + 16) of a head, by way of
  * `band`, shared memory that only this warp reads. */
-template <uint32_t width>
+template <uint32_t width, class band_form = attention_padded<width>>
 __device__ __forceinline__ void
 attention_store(void *x, const attention_rows &at, const weir_attention_args &a, uint32_t first,
                 const float (&sum)[width / 8][4], const float (&factor)[2], uint16_t *band)
@@ -201,8 +221,7 @@ attention_store(void *x, const attention_rows &at, const weir_attention_args &a,
     for (uint32_t n = 0; n < width / 8; n++)
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
-            uint16_t *to =
-                band + (lane / 4 + i * 8) * attention_pitch<width> + n * 8 + lane % 4 * 2;
+            uint16_t *to = band + band_form::at(lane / 4 + i * 8, n * 8 + lane % 4 * 2);
             *reinterpret_cast<uint32_t *>(to) =
                 attention_pack(sum[n][2 * i] * factor[i], sum[n][2 * i + 1] * factor[i]);
         }
@@ -212,7 +231,7 @@ attention_store(void *x, const attention_rows &at, const weir_attention_args &a,
         uint32_t row = piece / pieces, column = piece % pieces * 8;
         if (first + row < a.length && column < a.head_dim)
             *reinterpret_cast<uint4 *>(out + (uint64_t)(first + row) * at.stride + column) =
-                *reinterpret_cast<const uint4 *>(band + row * attention_pitch<width> + column);
+                *reinterpret_cast<const uint4 *>(band + band_form::at(row, column));
     }
 }
 

@@ -116,7 +116,7 @@ __device__ __forceinline__ void weigh(float (&scores)[1][form::columns / 8][4],
             uint32_t column = n * 8 + lane % 4 * 2 + i % 2;
             float lse = form::keys_stay ? of[column] : own[i / 2].lse;
             float delta = form::keys_stay ? of[form::columns + column] : own[i / 2].delta;
-            float p = exp2f(fmaf(scores[0][n][i], scale_log2, -lse));
+            float p = weir_exp2(fmaf(scores[0][n][i], scale_log2, -lse));
             scores[0][n][i] = p;
             d[0][n][i] = p * (d[0][n][i] - delta);
         }

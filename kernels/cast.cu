@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++)
-        x[i] = x[i] + y[i];
+        x[i] = __fadd_rn(x[i], y[i]);
     if (packs)
         weir_row_store<true>(out + first, at, left, x);
     else

@@ -4,8 +4,8 @@
  * Each operation is a function weir_cuda_NAME that launches its kernels on the stream. Its numerics
  * are those of kernels/kernels.h in fp32 with these freedoms: the order of a sum is the kernel's
  * own, fixed by the shape alone (no atomic adds of floats), and products and sums may be fused.
- * adam, cast, reduce and clear_residual have none: they agree with the host's to the bit, and are
- * compiled without fused multiply-add.
+ * adam, cast, reduce and clear_residual have none: they agree with the host's to the bit (but for
+ * which nan a nan is), and are compiled without fused multiply-add.
  */
 #ifndef WEIR_KERNELS_CUDA_H
 #define WEIR_KERNELS_CUDA_H

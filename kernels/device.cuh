@@ -82,6 +82,15 @@ template <int left> __device__ __forceinline__ void weir_copy_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
+
+/* 2^x; 0 where that is less than the least normal number. One instruction: exp2f has three more, to
+ * keep the subnormal ones. */
+__device__ __forceinline__ float weir_exp2(float x)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
 #endif
 
 /* ---- numbers: bf16 by integer arithmetic, as kernels/simd.h does it */

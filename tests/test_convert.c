@@ -135,8 +135,11 @@ static void cast_check(struct test_kernels *t, const float *wide, uint64_t count
     assert_ok(t->table->add(t->kernels, t->stream, &add32));
     test_kernels_wait(t);
     for (uint64_t i = 0; i < count; i++) {
-        float expected = wide[i] + back[i];
-        assert_int_equal(weir_bf16_from_float(back[i] + back[i]), sum[i]);
+        float twice = back[i] + back[i], expected = wide[i] + back[i];
+        if (isnan(twice)) /* which one it is is the machine's */
+            assert_true(isnan(weir_float_from_bf16(sum[i])));
+        else
+            assert_int_equal(weir_bf16_from_float(twice), sum[i]);
         assert_true(isnan(expected) ? isnan(in[i]) : bits_of(expected) == bits_of(in[i]));
     }
     assert_int_equal(0xBEEF, narrow[count]);

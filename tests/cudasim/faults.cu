@@ -255,7 +255,7 @@ static __global__ void much_shared(bool, const uint32_t *in, uint32_t *out)
 
 int fault_shared_most(struct CUstream_st *stream, bool planted, const uint32_t *in, uint32_t *out)
 {
-    int bytes = planted ? 228 << 10 : 227 << 10;
+    int bytes = planted ? 100 << 10 : 99 << 10;
     int code = cudasim::shared_allow("much_shared", (const void *)much_shared, bytes);
     return code ? code
                 : cudasim::launch(stream, "much_shared", FAULT_BLOCKS, FAULT_THREADS, bytes,

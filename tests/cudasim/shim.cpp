@@ -359,7 +359,8 @@ void launch_check(const Launch &launch)
 int shared_allow(const char *kernel, const void *address, size_t bytes)
 {
     if (bytes > most_shared_bytes)
-        die_at_launch(kernel, "asks for %zu bytes of shared memory; no device has more than %zu",
+        die_at_launch(kernel,
+                      "asks for %zu bytes of shared memory; some devices have %zu and no more",
                       bytes, most_shared_bytes);
     Turn turn(allowed_turn);
     size_t &allowed = allowed_shared[address];

@@ -273,5 +273,10 @@ template <int left> void weir_copy_async_wait(void)
 {
     cudasim::copy_async_wait(left);
 }
+inline float weir_exp2(float x)
+{
+    float power = exp2f(x);
+    return power < __FLT_MIN__ ? 0.0f : power;
+}
 
 #endif

@@ -16,7 +16,9 @@ namespace cudasim
 {
 
 constexpr unsigned most_threads = 1024, lanes = 32;
-constexpr size_t most_shared_bytes = 227 << 10, plain_shared_bytes = 48 << 10;
+/* Of shared memory: what a block may have on every architecture (8.6, 8.9 and 12.0 have no more),
+ * and what it may have unasked. */
+constexpr size_t most_shared_bytes = 99 << 10, plain_shared_bytes = 48 << 10;
 
 enum class State { ready, at_barrier, in_warp, done };
 

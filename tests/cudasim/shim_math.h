@@ -38,29 +38,34 @@ inline int __ffs(int x)
     return __builtin_ffs(x);
 }
 
+/* A GPU's arithmetic has one nan, which is not x86's: all bits are set but the sign. */
+inline float cudasim_one_nan(float x)
+{
+    return x == x ? x : __uint_as_float(0x7FFFFFFFu);
+}
 inline float __fadd_rn(float a, float b)
 {
-    return a + b;
+    return cudasim_one_nan(a + b);
 }
 inline float __fsub_rn(float a, float b)
 {
-    return a - b;
+    return cudasim_one_nan(a - b);
 }
 inline float __fmul_rn(float a, float b)
 {
-    return a * b;
+    return cudasim_one_nan(a * b);
 }
 inline float __fmaf_rn(float a, float b, float c)
 {
-    return fmaf(a, b, c);
+    return cudasim_one_nan(fmaf(a, b, c));
 }
 inline float __fdiv_rn(float a, float b)
 {
-    return a / b;
+    return cudasim_one_nan(a / b);
 }
 inline float __fsqrt_rn(float x)
 {
-    return sqrtf(x);
+    return cudasim_one_nan(sqrtf(x));
 }
 inline double __dadd_rn(double a, double b)
 {

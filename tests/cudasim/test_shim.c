@@ -67,7 +67,7 @@ static const struct fault {
     {"ldmatrix", fault_ldmatrix, {"is not at a multiple of 16 bytes"}},
     {"block_size", fault_block_size, {"1056 x 1 x 1 threads in a block; 1 to 1024 are allowed"}},
     {"shared_bytes", fault_shared_bytes, {"65536 bytes of dynamic shared memory, 49152 are"}},
-    {"shared_most", fault_shared_most, {"asks for 233472 bytes of shared memory"}},
+    {"shared_most", fault_shared_most, {"asks for 102400 bytes of shared memory"}},
 };
 #define FAULT_COUNT (sizeof faults / sizeof *faults)
 
