@@ -10,9 +10,10 @@
  * `act` is the run's dtype (bf16 or fp32): weights and activations; gradients between blocks and of
  * weights are fp32. bf16 inputs are widened, arithmetic is fp32, results are rounded to nearest
  * even once. Sums over a row use 16 lanes (lane = index mod 16) and a fixed tree (8, 4, 2, 1); sums
- * over rows go in row order. So bits depend on the instruction set and the team only through GEMM.
- * Order of a row's values in an exp, a division or a square root is elementwise; exp is our own
- * polynomial, the same on every instruction set. No fma unless written as fmaf on both sides.
+ * over rows go in row order; sums of squares have their own lanes (WEIR_NORM_LANES). So bits depend
+ * on the instruction set and the team only through GEMM. Order of a row's values in an exp, a
+ * division or a square root is elementwise; exp is our own polynomial, the same on every
+ * instruction set. No fma unless written as fmaf on both sides.
  */
 #ifndef WEIR_KERNELS_KERNELS_H
 #define WEIR_KERNELS_KERNELS_H
@@ -26,6 +27,7 @@
 #define WEIR_TILE_ROWS        4096u /* of the vocabulary */
 #define WEIR_CHUNK_TOKENS     1024u /* of the head */
 #define WEIR_LANES            16u
+#define WEIR_NORM_LANES       32u /* of each 2048 elements of a sum of squares */
 
 struct weir_kernels;
 
@@ -70,7 +72,8 @@ struct weir_clear_residual_args { /* for WEIR_WRITE: residual = 0, moments stay 
 };
 /* A complete fp32 gradient window: round in place to grad_dtype (bf16: the window's bytes become a
  * dense bf16 array at its start; padding elements become 0), partial[s] = sum of squares of the
- * rounded values of segment s in fp64 (inf or nan if one of them is). */
+ * rounded values of segment s in fp64 (inf or nan if one of them is): of each WEIR_ALIGN_ELEMENTS
+ * in WEIR_NORM_LANES lanes and the tree 16, 8, 4, 2, 1, then from the first of these sums on. */
 struct weir_reduce_args {
     enum weir_dtype grad_dtype;
     float *grad;

@@ -6,22 +6,27 @@
 #include "kernels/simd.h"
 #include "kernels/window.h"
 
-#define CHUNK 2048u /* a multiple of the lanes */
+#define CHUNK WEIR_ALIGN_ELEMENTS
+#define LANES WEIR_NORM_LANES
 
-/* lane[i mod 16] += x[i]^2 in fp64. */
-WEIR_INLINE void squares_body(const float *x, uint32_t count, double *lane)
+/* In fp64 lane[i mod 32] += x[i]^2, then the tree, then *sum. */
+WEIR_INLINE void squares_body(const float *x, uint32_t count, double *sum)
 {
-    uint32_t whole = count - count % WEIR_LANES;
-    for (uint32_t i = 0; i < whole; i += WEIR_LANES) {
+    double lane[LANES] = {0};
+    uint32_t whole = count - count % LANES;
+    for (uint32_t i = 0; i < whole; i += LANES) {
         WEIR_SIMD
-        for (uint32_t l = 0; l < WEIR_LANES; l++)
+        for (uint32_t l = 0; l < LANES; l++)
             lane[l] += (double)x[i + l] * (double)x[i + l];
     }
     for (uint32_t i = whole; i < count; i++)
         lane[i - whole] += (double)x[i] * (double)x[i];
+    for (uint32_t half = LANES / 2; half > 0; half /= 2)
+        for (uint32_t l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    *sum += lane[0];
 }
-WEIR_EACH_ISA(static void, squares, (const float *x, uint32_t count, double *lane),
-              (x, count, lane))
+WEIR_EACH_ISA(static void, squares, (const float *x, uint32_t count, double *sum), (x, count, sum))
 
 /* out[i] = x[i] in bf16, and x[i] becomes the rounded value. */
 WEIR_INLINE void round_body(float *restrict x, uint32_t count, uint16_t *restrict out)
@@ -38,20 +43,17 @@ WEIR_EACH_ISA(static void, round, (float *x, uint32_t count, uint16_t *out), (x,
  * at the segment's start, behind what has been read. */
 static double segment_reduce(enum weir_isa isa, enum weir_dtype dtype, float *x, uint32_t count)
 {
-    double lane[WEIR_LANES] = {0};
+    double sum = 0;
     uint16_t rounded[CHUNK];
     for (uint32_t at = 0; at < count; at += CHUNK) {
         uint32_t n = count - at < CHUNK ? count - at : CHUNK;
         if (dtype == WEIR_BF16)
             WEIR_BY_ISA(isa, round, (x + at, n, rounded));
-        WEIR_BY_ISA(isa, squares, (x + at, n, lane));
+        WEIR_BY_ISA(isa, squares, (x + at, n, &sum));
         if (dtype == WEIR_BF16)
             memcpy((char *)x + at * sizeof *rounded, rounded, n * sizeof *rounded);
     }
-    for (uint32_t half = WEIR_LANES / 2; half > 0; half /= 2)
-        for (uint32_t l = 0; l < half; l++)
-            lane[l] += lane[l + half];
-    return lane[0];
+    return sum;
 }
 
 static void reduce_run(void *argument)

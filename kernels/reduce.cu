@@ -2,12 +2,11 @@
  * A complete gradient window: rounded in place to the dtype in which it waits, squares summed per
  * segment, to the bit what kernels/reduce.c gives; and clearing residuals.
  *
- * The definition of the sum fixes its time: 16 lanes, each a chain of additions in fp64 through the
- * segment. A segment is a block's work, so that the chains of all segments run side by side. One
- * warp adds; the others bring the next tile, round it and square it meanwhile.
+ * A segment is a block's work, WEIR_ALIGN_ELEMENTS of it a warp's: a tile, of which a thread is one
+ * lane of the sum. The product of two floats is exact in fp64, so fused it gives the same bits.
  *
- * Rounding to bf16 halves a segment in place, tile by tile: what a tile writes has been read two
- * tiles' bytes before. Then segments move up to each other, those at a time that do not lie in each
+ * Rounding to bf16 halves a segment in place: what a turn of tiles writes has been read in this
+ * turn or before. Then segments move up to each other, those at a time that do not lie in each
  * other's way: of a full window [1], [2,3], [4..7], [8..15].
  */
 #include "kernels/rows.cuh"
@@ -15,93 +14,80 @@ extern "C" {
 #include "kernels/window.h"
 }
 
-#define LOADERS 256u
-#define EACH    (WEIR_ALIGN_ELEMENTS / LOADERS)
-#define TILE    WEIR_ALIGN_ELEMENTS
+#define WARPS 16u
+#define TILE  WEIR_ALIGN_ELEMENTS
+#define EACH  (TILE / WEIR_WARP)
+static_assert(WEIR_NORM_LANES == WEIR_WARP, "a thread is a lane");
 
-/* Elements [at, at + EACH) of a segment's tile, those beyond count as zeros. */
-static __device__ __forceinline__ void tile_load(const float *tile, uint32_t at, uint32_t count,
+/* The thread's lane of a tile, rounded: elements from count on are zeros. */
+template <bool bf16>
+static __device__ __forceinline__ void lane_load(const float *tile, uint32_t count,
                                                  float (&x)[EACH])
 {
-    weir_row_load<true>(tile, at, TILE, x);
-#pragma unroll
-    for (uint32_t i = 0; i < EACH; i++)
-        x[i] = at + i < count ? x[i] : 0.0f;
-}
-
-static __device__ __forceinline__ void squares_store(double *squares, const float (&x)[EACH])
-{
-#pragma unroll
-    for (uint32_t i = 0; i < EACH; i += 2)
-        *reinterpret_cast<double2 *>(squares + i) =
-            make_double2((double)x[i] * (double)x[i], (double)x[i + 1] * (double)x[i + 1]);
-}
-
-/* The loaders' part of one turn: the tile `turn` comes in, its squares go to shared memory, and
- * what the turn before rounded goes out, now that every thread has read its own tile. */
-template <bool bf16>
-static __device__ __forceinline__ void loaders_turn(float *segment, uint32_t turn, uint32_t tiles,
-                                                    uint32_t count, float (&x)[EACH],
-                                                    double *squares)
-{
-    uint32_t at = threadIdx.x * EACH;
-    float rounded[EACH];
-#pragma unroll
-    for (uint32_t i = 0; i < EACH; i++)
-        rounded[i] = x[i];
-    if (turn < tiles) {
-        uint32_t first = turn * TILE;
-        tile_load(segment + first, at, count > first ? count - first : 0, x);
-        if (bf16)
-#pragma unroll
-            for (uint32_t i = 0; i < EACH; i++)
-                x[i] = weir_device_widen(weir_device_narrow(x[i]));
-        squares_store(squares + at, x);
-    }
-    if (turn == 0)
-        return;
-    uint32_t before = (turn - 1) * TILE;
-    if (bf16)
-        weir_row_store<true>(reinterpret_cast<uint16_t *>(segment) + before, at, TILE, rounded);
-    else if (before + at + EACH > count) /* its padding becomes zeros */
-        weir_row_store<true>(segment + before, at, TILE, rounded);
-}
-
-/* Lane l adds elements l, l + 16, l + 32 ... of a tile of squares. */
-static __device__ __forceinline__ double squares_add(double sum, const double *squares)
-{
     uint32_t lane = threadIdx.x % WEIR_WARP;
-    if (lane < WEIR_LANES)
-#pragma unroll 16
-        for (uint32_t i = 0; i < TILE; i += WEIR_LANES)
-            sum = sum + squares[i + lane];
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+        x[i] = i * WEIR_WARP + lane < count ? tile[i * WEIR_WARP + lane] : 0.0f;
+    if (bf16)
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++)
+            x[i] = weir_device_widen(weir_device_narrow(x[i]));
+}
+
+/* Of a whole tile, to thread 0 of the warp. */
+static __device__ __forceinline__ double squares_sum(const float (&x)[EACH])
+{
+    double sum = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+        sum = __fma_rn((double)x[i], (double)x[i], sum);
+#pragma unroll
+    for (uint32_t half = WEIR_WARP / 2; half > 0; half /= 2)
+        sum = __dadd_rn(sum, __shfl_down_sync(WEIR_WHOLE_WARP, sum, half));
     return sum;
 }
 
+/* Tile `tile` of a segment that has become bf16, or padding of one that stays. */
 template <bool bf16>
-static __global__ void __launch_bounds__(LOADERS + WEIR_WARP)
+static __device__ __forceinline__ void lane_store(float *segment, uint32_t tile, uint32_t count,
+                                                  const float (&x)[EACH])
+{
+    uint32_t at = tile * TILE + threadIdx.x % WEIR_WARP;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++, at += WEIR_WARP)
+        if (bf16)
+            reinterpret_cast<uint16_t *>(segment)[at] = weir_device_narrow(x[i]);
+        else if (at >= count)
+            segment[at] = 0.0f;
+}
+
+template <bool bf16>
+static __global__ void __launch_bounds__(WARPS *WEIR_WARP)
     reduce_segment(const __grid_constant__ weir_reduce_args a)
 {
-    __shared__ __align__(16) double squares[2][TILE];
+    __shared__ double sums[WEIR_SEGMENT_ELEMENTS / TILE];
     const struct weir_window_segment &segment = a.segments[blockIdx.x];
-    uint32_t tiles = segment.padded_count / TILE;
-    float x[EACH] = {};
-    double sum = 0;
-    for (uint32_t turn = 0; turn <= tiles; turn++) {
-        if (threadIdx.x < LOADERS)
-            loaders_turn<bf16>(a.grad + segment.offset, turn, tiles, segment.count, x,
-                               squares[turn % 2]);
-        else if (turn > 0)
-            sum = squares_add(sum, squares[(turn - 1) % 2]);
+    const uint32_t tiles = segment.padded_count / TILE;
+    float *values = a.grad + segment.offset;
+    for (uint32_t first = 0; first < tiles; first += WARPS) {
+        uint32_t tile = first + threadIdx.x / WEIR_WARP, begin = tile * TILE;
+        float x[EACH];
+        if (tile < tiles) {
+            lane_load<bf16>(values + begin, segment.count > begin ? segment.count - begin : 0, x);
+            double sum = squares_sum(x);
+            if (threadIdx.x % WEIR_WARP == 0)
+                sums[tile] = sum;
+        }
         __syncthreads();
+        if (tile < tiles)
+            lane_store<bf16>(values, tile, segment.count, x);
     }
-    if (threadIdx.x < LOADERS)
+    if (threadIdx.x > 0)
         return;
-#pragma unroll
-    for (uint32_t half = WEIR_LANES / 2; half > 0; half /= 2)
-        sum = sum + __shfl_down_sync(WEIR_WHOLE_WARP, sum, half);
-    if (threadIdx.x == LOADERS)
-        a.partials[blockIdx.x] = sum;
+    double sum = 0;
+    for (uint32_t tile = 0; tile < tiles; tile++)
+        sum = __dadd_rn(sum, sums[tile]);
+    a.partials[blockIdx.x] = sum;
 }
 
 /* Segment first + blockIdx.x, rounded already, moves to where it belongs: down, perhaps over
@@ -153,10 +139,9 @@ enum weir_status weir_cuda_reduce(struct weir_kernels *, struct weir_stream *str
     if (a->segment_count == 0)
         return WEIR_OK;
     if (a->grad_dtype == WEIR_FP32)
-        return WEIR_LAUNCH(stream, reduce_segment<false>, a->segment_count, LOADERS + WEIR_WARP, 0,
+        return WEIR_LAUNCH(stream, reduce_segment<false>, a->segment_count, WARPS * WEIR_WARP, 0,
                            *a);
-    WEIR_TRY(
-        WEIR_LAUNCH(stream, reduce_segment<true>, a->segment_count, LOADERS + WEIR_WARP, 0, *a));
+    WEIR_TRY(WEIR_LAUNCH(stream, reduce_segment<true>, a->segment_count, WARPS * WEIR_WARP, 0, *a));
     for (uint32_t s = 1; s < a->segment_count;) {
         uint32_t count = movable_count(a, s);
         WEIR_TRY(WEIR_LAUNCH(stream, move_segments, count, 1024, 0, *a, s));

@@ -26,18 +26,23 @@ static uint32_t segments_fill(const struct shape *shape, struct weir_window_segm
     return offset;
 }
 
-/* The definition: 16 lanes by index, then the tree 8, 4, 2, 1. */
+/* The definition: of each 2048 elements 32 lanes by index and the tree 16, 8, 4, 2, 1; these in
+ * order. */
 static double squares_by_definition(const float *x, uint32_t count)
 {
-    double lane[16] = {0};
-    for (uint32_t i = 0; i < count; i++) {
-        double square = (double)x[i] * (double)x[i];
-        lane[i % 16] += square;
+    double sum = 0;
+    for (uint32_t first = 0; first < count; first += 2048) {
+        double lane[32] = {0};
+        for (uint32_t i = first; i < count && i < first + 2048; i++) {
+            double square = (double)x[i] * (double)x[i];
+            lane[i % 32] += square;
+        }
+        for (int half = 16; half > 0; half /= 2)
+            for (int l = 0; l < half; l++)
+                lane[l] += lane[l + half];
+        sum += lane[0];
     }
-    for (int half = 8; half > 0; half /= 2)
-        for (int l = 0; l < half; l++)
-            lane[l] += lane[l + half];
-    return lane[0];
+    return sum;
 }
 
 static bool same_double(double a, double b)

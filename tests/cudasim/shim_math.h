@@ -67,6 +67,10 @@ inline float __fsqrt_rn(float x)
 {
     return cudasim_one_nan(sqrtf(x));
 }
+inline double __fma_rn(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
 inline double __dadd_rn(double a, double b)
 {
     return a + b;
