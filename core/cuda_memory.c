@@ -20,14 +20,23 @@ static enum weir_status result(struct cuda_device *device, int code, const char 
 
 /* ---- open and close */
 
+/* By version, so that a later toolkit does not give another signature; before 12.5 there was but
+ * the toolkit's own. */
+static cudaError_t entry_get(const char *name, void **function,
+                             enum cudaDriverEntryPointQueryResult *found)
+{
+#if CUDART_VERSION >= 12050
+    return cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, found);
+#else
+    return cudaGetDriverEntryPoint(name, function, cudaEnableDefault, found);
+#endif
+}
+
 static enum weir_status entry_find(struct cuda_device *device, const char *name, void *out)
 {
     void *function = NULL;
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    WEIR_TRY(result(
-        device,
-        (int)cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found),
-        "cudaGetDriverEntryPointByVersion"));
+    WEIR_TRY(result(device, (int)entry_get(name, &function, &found), "cudaGetDriverEntryPoint"));
     if (found != cudaDriverEntryPointSuccess || function == NULL)
         return weir_fail(WEIR_ERR_UNSUPPORTED,
                          "device \"cuda\": the NVIDIA driver has no %s; install a newer one", name);

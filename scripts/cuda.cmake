@@ -3,12 +3,17 @@
 #   weir_cuda.o        all their objects in one, with weir_ symbols alone: part of the library
 #   WEIR_CUDA_LINKS    what a program links besides
 set(WEIR_CUDA AUTO CACHE STRING "AUTO: with CUDA if a toolkit is found; ON: fail without; OFF")
-set(WEIR_CUDA_ARCHITECTURES "80-real;86-real;89-real;90-real;100-real;120-real;120-virtual" CACHE STRING
-    "what nvcc compiles for")
 set(WEIR_HAVE_CUDA OFF)
 if(NOT WEIR_CUDA STREQUAL "OFF")
   find_package(CUDAToolkit 12.0 QUIET)
   if(CUDAToolkit_FOUND)
+    set(known "80-real;86-real;89-real;90-real")
+    if(CUDAToolkit_VERSION VERSION_LESS 12.8) # newer GPUs are not known to it, and compile this
+      list(APPEND known 90-virtual)
+    else()
+      list(APPEND known 100-real 120-real 120-virtual)
+    endif()
+    set(WEIR_CUDA_ARCHITECTURES "${known}" CACHE STRING "what nvcc compiles for")
     set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "nvcc")
     set(CMAKE_CUDA_RUNTIME_LIBRARY None) # linked by name, below
     set(CMAKE_CUDA_ARCHITECTURES OFF)    # of CMake's own trials

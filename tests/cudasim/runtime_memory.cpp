@@ -315,9 +315,7 @@ static CUresult mem_address_free(CUdeviceptr at, size_t bytes)
     return driver(call);
 }
 
-API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned,
-                                                 unsigned long long,
-                                                 cudaDriverEntryPointQueryResult *found)
+static cudaError_t entry_point(const char *name, void **out, cudaDriverEntryPointQueryResult *found)
 {
     static const std::map<std::string, void *> functions = {
         {"cuMemGetAllocationGranularity", reinterpret_cast<void *>(mem_granularity)},
@@ -329,7 +327,7 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, u
         {"cuMemRelease", reinterpret_cast<void *>(mem_release)},
         {"cuMemAddressFree", reinterpret_cast<void *>(mem_address_free)},
     };
-    Call call("cudaGetDriverEntryPointByVersion");
+    Call call("cudaGetDriverEntryPoint");
     if (call.refused())
         return call.result();
     auto function = functions.find(name);
@@ -337,6 +335,21 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, u
     *found = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return call.result();
 }
+
+#if CUDART_VERSION >= 12050
+API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned,
+                                                 unsigned long long,
+                                                 cudaDriverEntryPointQueryResult *found)
+{
+    return entry_point(name, out, found);
+}
+#else
+API cudaError_t cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long,
+                                        cudaDriverEntryPointQueryResult *found)
+{
+    return entry_point(name, out, found);
+}
+#endif
 
 /* ---- copies and fills: checked when they are queued, and again when they run */
 
