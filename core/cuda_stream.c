@@ -111,9 +111,11 @@ enum weir_status weir_cuda_event_create(struct weir_device *base, struct weir_ev
     struct weir_event *event;
     WEIR_TRY(weir_alloc(&event, 1, sizeof *event, "an event of device \"cuda\""));
     event->device = device;
-    enum weir_status status =
-        result(device, cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming),
-               "cudaEventCreateWithFlags");
+    /* Who waits for one sleeps: a core that spins is missed by the team that updates. */
+    enum weir_status status = result(
+        device,
+        cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync),
+        "cudaEventCreateWithFlags");
     if (status != WEIR_OK) {
         weir_free(event);
         return status;

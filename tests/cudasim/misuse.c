@@ -79,6 +79,16 @@ static void dead_stream(void)
     must(cudaMemsetAsync(device, 0, BYTES, stream));
 }
 
+static void event_timed(void)
+{
+    must(cudaEventCreateWithFlags(&event, cudaEventBlockingSync));
+}
+
+static void event_spins(void)
+{
+    must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+}
+
 static void dead_event(void)
 {
     must(cudaEventDestroy(event));
@@ -153,6 +163,8 @@ static const struct {
     {"free_twice", free_twice},
     {"default_stream", default_stream},
     {"dead_stream", dead_stream},
+    {"event_timed", event_timed},
+    {"event_spins", event_spins},
     {"dead_event", dead_event},
     {"destroy_busy_stream", destroy_busy_stream},
     {"call_in_callback", call_in_callback},
@@ -164,7 +176,7 @@ static const struct {
 int main(int argument_count, char **arguments)
 {
     must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    must(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
     must(cudaMalloc((void **)&device, BYTES));
     pinned = aligned_alloc(4096, BYTES);
     pageable = aligned_alloc(4096, BYTES);

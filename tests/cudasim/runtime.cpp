@@ -366,8 +366,12 @@ API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     Call call("cudaEventCreateWithFlags");
     if (call.refused())
         return call.result();
-    if (flags != cudaEventDisableTiming)
+    if ((flags & cudaEventDisableTiming) == 0)
         violation("an event that takes times, which makes every record slower");
+    if ((flags & cudaEventBlockingSync) == 0)
+        violation("an event for which cudaEventSynchronize keeps a core busy");
+    if (flags != (cudaEventDisableTiming | cudaEventBlockingSync))
+        return call.result(cudaErrorInvalidValue);
     *out = new CUevent_st;
     state.events.push_back(*out);
     return call.result();

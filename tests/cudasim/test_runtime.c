@@ -58,7 +58,8 @@ static int streams_destroy(void **state)
 static cudaEvent_t event_make(void)
 {
     cudaEvent_t event;
-    assert_int_equal(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    assert_int_equal(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming |
+                                                                       cudaEventBlockingSync));
     return event;
 }
 
