@@ -285,13 +285,27 @@ static enum weir_status adam_of(struct rate *rate, enum weir_dtype dtype, bool p
     return rate_measure(rate, &work);
 }
 
+/* A kernel that reads what it does not reach is a fault of the device, and ends all. */
+static enum weir_status reach_check(struct rate *rate)
+{
+    struct weir_device_info info;
+    rate->table->info(rate->device, &info);
+    if (info.calls_run_on_cpu || info.reaches_host)
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_NOMEM, "%s: its kernels do not reach pinned host memory", info.name);
+}
+
 enum weir_status rate_adam(struct rate *rate)
 {
     for (int pinned = 0; pinned < 2; pinned++)
         for (int dtype = WEIR_BF16; dtype <= WEIR_FP32; dtype++) {
             const char *name = pinned ? "adam_pinned" : "adam_device";
-            if (rate_wanted(rate, name))
-                WEIR_TRY(rate_case_end(rate, name, adam_of(rate, (enum weir_dtype)dtype, pinned)));
+            if (!rate_wanted(rate, name))
+                continue;
+            enum weir_status status = pinned ? reach_check(rate) : WEIR_OK;
+            if (status == WEIR_OK)
+                status = adam_of(rate, (enum weir_dtype)dtype, pinned);
+            WEIR_TRY(rate_case_end(rate, name, status));
         }
     return WEIR_OK;
 }
