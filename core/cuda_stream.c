@@ -1,5 +1,6 @@
 #include "core/cuda_internal.h"
 #include "core/memory.h"
+#include "core/thread.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -242,7 +243,11 @@ static void slot_run(struct cuda_slot *slot)
  * failure then. */
 static void CUDART_CB callback(cudaStream_t on, cudaError_t status, void *argument)
 {
+    static _Thread_local bool prompt; /* a thread of CUDA's: the streams wait for it too */
     (void)on, (void)status;
+    if (!prompt)
+        weir_thread_prompt();
+    prompt = true;
     struct cuda_slot *slot = argument;
     struct cuda_stream *stream = slot->stream;
     slot_run(slot);
