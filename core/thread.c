@@ -1,5 +1,6 @@
 #include "core/thread.h"
 
+#include <sched.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,4 +24,12 @@ void weir_thread_prompt(void)
     now.byte_count = sizeof now;
     now.runtime_ns = SLICE_NS;
     (void)syscall(SYS_sched_setattr, 0, &now, 0);
+}
+
+int weir_thread_cpus(void)
+{
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        return CPU_COUNT(&allowed);
+    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
 }

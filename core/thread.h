@@ -1,5 +1,5 @@
 /*
- * How soon a thread runs again after it slept.
+ * Where threads run, and how soon again after they slept.
  */
 #ifndef WEIR_CORE_THREAD_H
 #define WEIR_CORE_THREAD_H
@@ -9,5 +9,8 @@
  * end of a slice, three milliseconds, each time that it wakes. A wish, as it costs nobody else
  * any time: Linux before 6.12 does not know it. */
 void weir_thread_prompt(void);
+
+/* CPUs that the calling thread may run on: in a container often fewer than the machine has. */
+int weir_thread_cpus(void);
 
 #endif

@@ -1,8 +1,10 @@
-/* What a prompt thread asks of the scheduler, and what it leaves as it was. */
+/* What a prompt thread asks of the scheduler, and what it leaves as it was; CPUs that are counted.
+ */
 #include "core/thread.h"
 #include "tests/support.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -58,9 +60,36 @@ static void a_prompt_thread_changes_its_slice_alone(void **state)
         assert_int_equal(both[0].runtime_ns, both[1].runtime_ns);
 }
 
+static void *bound(void *argument)
+{
+    cpu_set_t one;
+    int before = weir_thread_cpus();
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    assert_int_equal(0, sched_setaffinity(0, sizeof one, &one));
+    *(int *)argument = before;
+    return weir_thread_cpus() == 1 ? argument : NULL;
+}
+
+/* A container that has one CPU of many gets a team of one. */
+static void cpus_are_those_that_the_thread_may_use(void **state)
+{
+    (void)state;
+    int before = 0;
+    void *counted;
+    pthread_t thread;
+    assert_int_equal(0, pthread_create(&thread, NULL, bound, &before));
+    pthread_join(thread, &counted);
+    assert_ptr_equal(&before, counted);
+    assert_int_equal(before, weir_thread_cpus());
+}
+
 int main(void)
 {
     (void)setpriority(PRIO_PROCESS, 0, 3);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_prompt_thread_changes_its_slice_alone)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_thread_changes_its_slice_alone),
+        cmocka_unit_test(cpus_are_those_that_the_thread_may_use),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

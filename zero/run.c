@@ -3,11 +3,11 @@
  */
 #include "zero/run.h"
 #include "core/memory.h"
+#include "core/thread.h"
 #include "io/engine.h"
 #include "zero/math.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define IO_REQUESTS 128 /* more than lanes have outstanding */
 
@@ -48,7 +48,7 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
         return weir_fail(WEIR_ERR_ARG, "weir_open: thread_count %d; give 0 or more",
                          o->thread_count);
     if (o->thread_count == 0)
-        o->thread_count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        o->thread_count = weir_thread_cpus();
     if (o->nvme_path) {
         WEIR_TRY(weir_drives_open(&run->drives, o->nvme_path));
         o->nvme_path = run->drives.text;

@@ -10,6 +10,7 @@
  */
 #include "examples/bench/device_rate.h"
 #include "core/clock.h"
+#include "core/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -335,9 +336,8 @@ int main(int argc, char **argv)
 {
     const char *device = "cuda", *json = NULL;
     uint64_t device_bytes = 0;
-    struct rate rate = {.thread_count = (int)sysconf(_SC_NPROCESSORS_ONLN),
-                        .seconds = 0.3,
-                        .host_bytes = quarter_bytes()};
+    struct rate rate = {
+        .thread_count = weir_thread_cpus(), .seconds = 0.3, .host_bytes = quarter_bytes()};
     bool usable = true;
     for (int i = 1; i < argc && usable; i++) {
         bool tiny = strcmp(argv[i], "--tiny") == 0;

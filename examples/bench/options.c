@@ -1,9 +1,9 @@
 #include "examples/bench/options.h"
+#include "core/thread.h"
 #include "examples/bench/units.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 const char *const command_names[COMMAND_COUNT] = {"io", "memory", "adam", "gemm", "copy", "all"};
 const char *const pattern_names[PATTERN_COUNT] = {"read", "write", "mixed"};
@@ -158,7 +158,7 @@ static void defaults_fill(struct options *o)
         o->tokens = 1024;
     if (o->kv == 0)
         o->kv = o->hidden;
-    uint64_t cores = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t cores = (uint64_t)weir_thread_cpus();
     if (o->threads.count == 0 && o->command == COMMAND_MEMORY)
         for (uint64_t n = 1; n < cores && o->threads.count + 1 < FLAG_LIST_MOST; n *= 2)
             o->threads.values[o->threads.count++] = n;

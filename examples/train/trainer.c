@@ -1,6 +1,7 @@
 #include "examples/train/trainer.h"
 #include "core/machine.h"
 #include "core/memory.h"
+#include "core/thread.h"
 #include "examples/train/export.h"
 #include "examples/train/rates.h"
 #include "examples/train/weights.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <weir/checkpoint.h>
 #include <weir/timeline.h>
 
@@ -172,7 +172,7 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
     *t = (struct trainer){.arguments = *arguments, .corpus = {.fd = -1}, .eval_corpus = {.fd = -1}};
     const struct arguments *a = &t->arguments;
     if (t->arguments.threads == 0)
-        t->arguments.threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        t->arguments.threads = weir_thread_cpus();
     WEIR_TRY(llama_config_read(&t->config, a->model));
     if (a->seq_len > t->config.position_count)
         return weir_fail(WEIR_ERR_ARG,

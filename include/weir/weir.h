@@ -51,7 +51,7 @@ struct weir_options {
     const char *io_engine;      /* "uring", "threads"; NULL: the best that works */
     enum weir_dtype dtype;      /* of weights; BF16: 10 bytes of state a parameter, FP32: 8 */
     enum weir_dtype grad_dtype; /* in which gradients wait for their update */
-    int thread_count;           /* 0: one a core */
+    int thread_count;           /* 0: one a core that the caller may use */
     uint64_t ring_bytes;        /* 0: weir chooses */
     bool require_direct;        /* refuse a file system without O_DIRECT */
     bool require_registered;    /* refuse an I/O engine that does not register host memory */
