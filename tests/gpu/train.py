@@ -25,6 +25,9 @@ NVME_SPARE = 4 * GIB  # left free on the disk
 STEPS = 4             # the first two are not like the others: nothing is pending, caches are cold
 # Parameters a second of random weights and their load by one thread, and seconds for the rest.
 START_RATE, START_S = 60e6, 15
+# Bytes a second of host memory that is touched, pinned and cleared, and of a drive. What is at home
+# there is written once with zeros, read and written twice by the load, once by a step that updates.
+PIN_RATE, NVME_RATE, NVME_PASSES = 3e9, 1.5e9, 1 + 4 + 2 * (STEPS - 1)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("program")
@@ -170,12 +173,20 @@ def free_device():
 
 
 def free_host():
-    return int(re.search(r"MemAvailable:\s+(\d+)", open("/proc/meminfo").read())[1]) * 1024
+    """Of this machine, or of the container, which /proc/meminfo does not know."""
+    free = int(re.search(r"MemAvailable:\s+(\d+)", open("/proc/meminfo").read())[1]) * 1024
+    try:
+        most, used = (open(f"/sys/fs/cgroup/memory.{name}").read().strip() for name in ("max", "current"))
+        return free if most == "max" else min(free, int(most) - int(used))
+    except OSError:
+        return free
 
 
-def nvme_directory(need):
-    """On the disk of WORK if it has room, else in memory, said aloud; None: neither has."""
+def nvme_directory(need, host_bytes=0):
+    """On the disk of WORK if it has room, else in memory beside host_bytes, said aloud; None: neither has."""
     for parent in (a.work, "/dev/shm"):
+        if parent == "/dev/shm" and need + host_bytes > 0.85 * free_host():
+            continue
         if os.path.isdir(parent) and shutil.disk_usage(parent).free >= need + NVME_SPARE:
             path = f"{parent}/weir-gpu-nvme-{os.getpid()}"
             os.makedirs(path, exist_ok=True)
@@ -206,7 +217,7 @@ def speed(name, config, shape, device_bytes, host_bytes, nvme_bytes, needed_s):
     flags += ["--host-memory", int(host_bytes)] if host_bytes else []
     nvme = None
     if nvme_bytes:
-        nvme = nvme_directory(nvme_bytes)
+        nvme = nvme_directory(nvme_bytes, host_bytes)
         if not nvme:
             return row(name, f"left out: no file system has {nvme_bytes / GIB:.0f} GiB")
         flags += ["--nvme", nvme]
@@ -239,12 +250,12 @@ def speeds_of(name, config, shape):
     device_share = min(0.45 * whole + slots, 0.9 * device)
     rest = 1.1 * (whole - device_share + slots)
     if rest < 0.85 * host:
-        speed(f"{name}, state on the host", config, shape, device_share, rest, 0, needed_s)
+        speed(f"{name}, state on the host", config, shape, device_share, rest, 0, needed_s + rest / PIN_RATE)
     else:
         row(f"{name}, state on the host", f"left out: needs {rest / GIB:.0f} GiB of host memory")
     device_share, host_share = min(0.3 * whole + slots, 0.9 * device), min(0.35 * whole, 0.6 * host)
     nvme = 1.15 * (whole - device_share + slots - host_share)
-    speed(f"{name}, host and NVMe", config, shape, device_share, host_share, nvme, needed_s + 2 * nvme / 1.5e9)
+    speed(f"{name}, host and NVMe", config, shape, device_share, host_share, nvme, needed_s + host_share / PIN_RATE + NVME_PASSES * nvme / NVME_RATE)
 
 
 same_bits()
