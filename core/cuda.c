@@ -13,7 +13,7 @@
 #define OLDEST_DRIVER 525
 #endif
 #define OLDEST_CAPABILITY 8 /* major: bf16 tensor cores, cp.async */
-#define RESERVE_BYTES     ((size_t)256 << 20)
+#define RESERVE_BYTES     ((size_t)1 << 30)
 
 /* ---- failures */
 
