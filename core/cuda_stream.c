@@ -50,16 +50,17 @@ enum weir_status weir_cuda_stream_create(struct weir_device *base, enum weir_eng
     return WEIR_OK;
 }
 
-/* On a failed device cudaStreamSynchronize returns at once, and the calls run after that. */
+/* On a failed device cudaStreamSynchronize returns at once, and the calls run after that; with them
+ * one, maybe, of which cudaStreamAddCallback said that it had failed. */
 static void calls_wait(struct cuda_stream *stream)
 {
     for (;;) {
         uint32_t seen = weir_bell_read(&stream->room);
-        if (atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE) == stream->called)
+        if (atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE) >= stream->called)
             break;
         weir_bell_sleep(&stream->room, seen);
     }
-    while (atomic_load_explicit(&stream->left, memory_order_acquire) != stream->called)
+    while (atomic_load_explicit(&stream->left, memory_order_acquire) < stream->called)
         sched_yield();
 }
 
