@@ -152,7 +152,8 @@ static void io_finish(struct weir_lane_state *lane, uint32_t number)
 static enum weir_status lane_advance(struct weir_replay *r, uint32_t lane_index, bool *moved)
 {
     struct weir_lane_state *lane = &r->lanes[lane_index];
-    if (lane->begun == lane->count || lane->begun - lane->complete == WEIR_LANE_SLOTS)
+    uint32_t slots = lane->queue->stream ? WEIR_EVENT_SLOTS : WEIR_LANE_SLOTS;
+    if (lane->begun == lane->count || lane->begun - lane->complete == slots)
         return WEIR_OK;
     const struct weir_op *op = lane_op(r, lane_index, lane->begun);
     if (!waits_met(r, op))

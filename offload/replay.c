@@ -25,7 +25,7 @@ static void wakes_find(struct weir_score *score)
     }
     for (uint32_t l = 0; l < WEIR_LANE_COUNT; l++)
         for (uint32_t i = score->first[l]; i < score->first[l + 1]; i++)
-            if ((i - score->first[l]) % (WEIR_LANE_SLOTS / 2) == WEIR_LANE_SLOTS / 2 - 1 ||
+            if ((i - score->first[l]) % (WEIR_EVENT_SLOTS / 2) == WEIR_EVENT_SLOTS / 2 - 1 ||
                 i + 1 == score->first[l + 1])
                 score->wakes[score->order[i]] = true;
 }
@@ -95,7 +95,7 @@ static enum weir_status queue_open(struct weir_lane_queue *queue, struct weir_de
     queue->table = device->table;
     if (!queue->stream)
         WEIR_TRY(queue->table->stream_create(device, engine, name, &queue->stream));
-    for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
+    for (uint32_t i = 0; i < WEIR_EVENT_SLOTS; i++)
         WEIR_TRY(queue->table->event_create(device, &queue->events[i]));
     return WEIR_OK;
 }
@@ -104,7 +104,7 @@ static void queue_close(struct weir_lane_queue *queue, bool borrowed)
 {
     if (queue->stream && !borrowed)
         queue->table->stream_destroy(queue->stream);
-    for (uint32_t i = 0; i < WEIR_LANE_SLOTS; i++)
+    for (uint32_t i = 0; i < WEIR_EVENT_SLOTS; i++)
         if (queue->events[i])
             queue->table->event_destroy(queue->events[i]);
 }

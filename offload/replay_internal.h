@@ -14,8 +14,12 @@
 
 #include "offload/replay.h"
 
-/* Ops of one lane begun and not known complete; a slot's event is re-recorded only after that. */
+/* Ops of one lane begun and not known complete, of READ, WRITE and COMPUTE. */
 #define WEIR_LANE_SLOTS 8u
+/* The same of the lanes that the driver queues on streams; a slot's event is re-recorded only after
+ * that. Every half ring a host function wakes the driver, and holds the stream up on a GPU, as long
+ * as a window of weights is on its way. */
+#define WEIR_EVENT_SLOTS 32u
 
 /* READ, WRITE: written by the driver; else by stamps on the op's stream. Read between steps. */
 struct weir_op_time {
@@ -43,8 +47,8 @@ struct weir_score {
 struct weir_lane_queue {
     struct weir_device *device; /* NULL: READ, WRITE */
     const struct weir_device_table *table;
-    struct weir_stream *stream;                 /* NULL: READ, WRITE */
-    struct weir_event *events[WEIR_LANE_SLOTS]; /* of op n: n mod slots */
+    struct weir_stream *stream;                  /* NULL: READ, WRITE */
+    struct weir_event *events[WEIR_EVENT_SLOTS]; /* of op n: n mod slots */
 };
 
 struct weir_lane_state {
@@ -125,7 +129,7 @@ static inline bool weir_lanes_apart(const struct weir_lane_state *a,
 static inline struct weir_event *weir_lane_event(const struct weir_lane_state *lane,
                                                  uint32_t op_number)
 {
-    return lane->queue->events[op_number % WEIR_LANE_SLOTS];
+    return lane->queue->events[op_number % WEIR_EVENT_SLOTS];
 }
 
 #endif
