@@ -31,7 +31,7 @@ EXCLUDED = {
     "core/cuda_stream.c weir_cuda_event_sync cudaEventSynchronize":
         "its one caller is the former; test_device waits by it",
     "zero/measure.c copy_time stream_sync": "rates alone: of memory that nobody reads",
-    "zero/measure.c update_time stream_sync": "the same",
+    "zero/measure.c windows_time stream_sync": "the same",
     "zero/measure.c product_time stream_sync": "the same",
     "zero/layout.c homes_clear stream_sync":
         "what touches homes later follows the fill on its stream: a load, or a stage's event",
