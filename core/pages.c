@@ -1,9 +1,9 @@
 #include "core/pages.h"
 #include "core/machine.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -90,11 +90,7 @@ static void *part_clear(void *argument)
 
 static uint64_t thread_count(uint64_t bytes)
 {
-    cpu_set_t allowed;
-    uint64_t count = bytes / THREAD_BYTES;
-    uint64_t cores = 1;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        cores = (uint64_t)CPU_COUNT(&allowed);
+    uint64_t count = bytes / THREAD_BYTES, cores = (uint64_t)weir_thread_cpus();
     count = count < cores ? count : cores;
     return count < 1 ? 1 : count < THREADS_MOST ? count : THREADS_MOST;
 }
