@@ -9,7 +9,8 @@
 #   tests    CTest's label gpu (120 s)
 #   compare  outputs of every operation on the GPU and on the simulator (30 s)
 #   bench    device_rate, and PyTorch beside it where torch finds the GPU (75 s)
-#   train    weir-train: the same bits whatever the budgets; 1.1B and 8B parameters (what is left)
+#   train    weir-train: the same bits whatever the budgets; 1.1B and 8B parameters (what is left:
+#            8B has time only alone, --limit 600 train)
 #
 # --build      default build/gpu
 # --limit      of all parts together, default 480
