@@ -23,8 +23,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 MIB, GIB = 1 << 20, 1 << 30
 NVME_SPARE = 4 * GIB  # left free on the disk
 STEPS = 4             # the first two are not like the others: nothing is pending, caches are cold
-# Parameters a second of random weights and their load by one thread, and seconds for the rest.
-START_RATE, START_S = 60e6, 15
+# Parameters a second of random weights, drawn on many cores and loaded by one, and seconds for the rest.
+START_RATE, START_S = 120e6, 15
 # Bytes a second of host memory that is touched, pinned and cleared, and of a drive. What is at home
 # there is written once with zeros, read and written twice by the load, once by a step that updates.
 PIN_RATE, NVME_RATE, NVME_PASSES = 3e9, 1.5e9, 1 + 4 + 2 * (STEPS - 1)
