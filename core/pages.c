@@ -3,13 +3,11 @@
 #include "core/thread.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define PAGE_BYTES      4096u
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
-#define THREADS_MOST    16                   /* memory is no faster by more */
 #define THREAD_BYTES    ((uint64_t)64 << 20) /* worth a thread */
 
 static uint64_t pages_bytes(uint64_t bytes)
@@ -77,40 +75,23 @@ void weir_pages_unmap(void *memory, uint64_t bytes)
 struct part {
     char *first;
     uint64_t byte_count;
-    pthread_t thread;
-    bool started;
 };
 
-static void *part_clear(void *argument)
+static void part_clear(void *argument)
 {
     const struct part *part = argument;
     memset(part->first, 0, part->byte_count);
-    return NULL;
-}
-
-static uint64_t thread_count(uint64_t bytes)
-{
-    uint64_t count = bytes / THREAD_BYTES, cores = (uint64_t)weir_thread_cpus();
-    count = count < cores ? count : cores;
-    return count < 1 ? 1 : count < THREADS_MOST ? count : THREADS_MOST;
 }
 
 void weir_pages_clear(void *memory, uint64_t bytes)
 {
-    struct part parts[THREADS_MOST];
-    uint64_t count = thread_count(bytes);
+    struct part parts[WEIR_THREAD_PARTS];
+    uint32_t count = weir_thread_parts(bytes, THREAD_BYTES);
     uint64_t each = (bytes / count + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         uint64_t first = i * each < bytes ? i * each : bytes, left = bytes - first;
         parts[i] = (struct part){.first = (char *)memory + first,
                                  .byte_count = left < each || i + 1 == count ? left : each};
     }
-    for (uint64_t i = 1; i < count; i++)
-        parts[i].started = pthread_create(&parts[i].thread, NULL, part_clear, &parts[i]) == 0;
-    part_clear(&parts[0]);
-    for (uint64_t i = 1; i < count; i++)
-        if (parts[i].started)
-            pthread_join(parts[i].thread, NULL);
-        else
-            part_clear(&parts[i]);
+    weir_thread_each(part_clear, parts, sizeof *parts, count);
 }

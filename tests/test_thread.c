@@ -1,5 +1,5 @@
-/* What a prompt thread asks of the scheduler, and what it leaves as it was; CPUs that are counted.
- */
+/* What a prompt thread asks of the scheduler, and what it leaves as it was; CPUs that are counted;
+ * work in parts. */
 #include "core/thread.h"
 #include "tests/support.h"
 
@@ -84,12 +84,43 @@ static void cpus_are_those_that_the_thread_may_use(void **state)
     assert_int_equal(before, weir_thread_cpus());
 }
 
+struct count {
+    uint64_t ran;
+    char other[24];
+};
+
+static void count_up(void *part)
+{
+    ((struct count *)part)->ran++;
+}
+
+/* Each part once, before the call returns; as many as the work is worth, and never none. */
+static void every_part_runs_once(void **state)
+{
+    (void)state;
+    struct count counts[WEIR_THREAD_PARTS + 1] = {{0}};
+    for (uint32_t count = 1; count <= WEIR_THREAD_PARTS; count++) {
+        weir_thread_each(count_up, counts, sizeof *counts, count);
+        for (uint32_t i = 0; i <= WEIR_THREAD_PARTS; i++) {
+            assert_int_equal(i < count, counts[i].ran);
+            counts[i].ran = 0;
+        }
+    }
+    uint32_t cpus = (uint32_t)weir_thread_cpus();
+    assert_int_equal(1, weir_thread_parts(0, 10));
+    assert_int_equal(1, weir_thread_parts(19, 10));
+    assert_int_equal(cpus < 2 ? cpus : 2, weir_thread_parts(29, 10));
+    assert_int_equal(cpus < WEIR_THREAD_PARTS ? cpus : WEIR_THREAD_PARTS,
+                     weir_thread_parts(UINT64_MAX, 10));
+}
+
 int main(void)
 {
     (void)setpriority(PRIO_PROCESS, 0, 3);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_thread_changes_its_slice_alone),
         cmocka_unit_test(cpus_are_those_that_the_thread_may_use),
+        cmocka_unit_test(every_part_runs_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

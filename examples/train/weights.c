@@ -3,48 +3,33 @@
 #include "core/thread.h"
 #include "io/safetensors.h"
 
-#include <pthread.h>
-
-#define DRAWERS_MOST 16     /* who loads what they draw is one */
 #define DRAWER_LEAST 32768u /* elements that are worth a thread */
 
 struct drawer {
     uint64_t seed, first, count;
     const char *name;
     float deviation, *out;
-    pthread_t thread;
-    bool started;
 };
 
-static void *draw(void *argument)
+static void draw(void *argument)
 {
     const struct drawer *d = argument;
     weir_random_normal(d->seed, d->name, d->first, d->count, d->deviation, d->out);
-    return NULL;
 }
 
 /* As weir_random_normal, which draws each element by itself: on the cores that there are. */
 static void draw_together(const struct drawer *all)
 {
-    struct drawer drawers[DRAWERS_MOST];
-    uint64_t cores = (uint64_t)weir_thread_cpus(), count = all->count / DRAWER_LEAST;
-    count = count < cores ? count : cores;
-    count = count < 1 ? 1 : count < DRAWERS_MOST ? count : DRAWERS_MOST;
-    for (uint64_t i = 0; i < count; i++) {
+    struct drawer drawers[WEIR_THREAD_PARTS];
+    uint32_t count = weir_thread_parts(all->count, DRAWER_LEAST);
+    for (uint32_t i = 0; i < count; i++) {
         uint64_t first = all->count * i / count, end = all->count * (i + 1) / count;
         drawers[i] = *all;
         drawers[i].first += first;
         drawers[i].count = end - first;
         drawers[i].out += first;
     }
-    for (uint64_t i = 1; i < count; i++)
-        drawers[i].started = pthread_create(&drawers[i].thread, NULL, draw, &drawers[i]) == 0;
-    draw(&drawers[0]);
-    for (uint64_t i = 1; i < count; i++)
-        if (drawers[i].started)
-            pthread_join(drawers[i].thread, NULL);
-        else
-            draw(&drawers[i]);
+    weir_thread_each(draw, drawers, sizeof *drawers, count);
 }
 
 static enum weir_status tensor_random(const struct llama *l, const struct llama_tensor *t,
