@@ -3,6 +3,7 @@
  */
 #include "examples/bench/commands.h"
 #include "examples/bench/leave.h"
+#include "examples/openmp.h"
 
 #include <string.h>
 
@@ -47,6 +48,7 @@ static enum weir_status run(const struct options *options)
 
 int main(int count, char **values)
 {
+    openmp_spin_briefly(values);
     struct options options;
     enum weir_status status = options_read(&options, count, values);
     if (status != WEIR_OK) {

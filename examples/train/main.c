@@ -1,6 +1,7 @@
 /*
  * weir-train: trains a Llama-family model bigger than its memory budgets.
  */
+#include "examples/openmp.h"
 #include "examples/train/export.h"
 #include "examples/train/trainer.h"
 
@@ -44,6 +45,7 @@ static enum weir_status run(struct trainer *trainer, const struct arguments *arg
 
 int main(int argument_count, char **values)
 {
+    openmp_spin_briefly(values);
     struct arguments arguments;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (arguments_read(&arguments, argument_count, values) != WEIR_OK) {
