@@ -193,8 +193,7 @@ enum weir_status weir_host_pin_alloc(struct weir_device *base, uint64_t bytes, v
 {
     struct host_device *device = host_device(base);
     WEIR_TRY(host_check(device));
-    WEIR_TRY(pages_make(device, HOST_PINNED, bytes, out));
-    return WEIR_OK;
+    return pages_make(device, HOST_PINNED, bytes, out);
 }
 
 enum weir_status weir_host_pin_free(struct weir_device *base, void *memory)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define SPIN_COUNT "5000" /* some 50 to 200 us, longer than a team's pauses within a layer */
+#define SPIN_COUNT "5000" /* turns; docs/benchmarks.md, "Beside other work" */
 
 void openmp_spin_briefly(char **words)
 {

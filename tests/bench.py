@@ -249,14 +249,18 @@ def disk():
 
 
 def turns():
-    """adam --turns answers each line with one figure."""
-    process = subprocess.Popen([BENCH, "adam", "--turns", "--dtype", "bf16", "--parameters", "1e6"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for _ in range(3):
-        process.stdin.write("\n")
-        process.stdin.flush()
-        check(float(process.stdout.readline()) > 0, "a figure for a line")
-    process.stdin.close()
-    check(process.wait() == 0, "and it ends with its input")
+    """adam --turns answers each line with one figure; OpenMP's threads spin as the user says, else briefly."""
+    silent = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    for chosen, spins in (({}, "GOMP_SPINCOUNT=5000"), ({"GOMP_SPINCOUNT": "77"}, "GOMP_SPINCOUNT=77"), ({"OMP_WAIT_POLICY": "passive"}, None)):
+        process = subprocess.Popen([BENCH, "adam", "--turns", "--dtype", "bf16", "--parameters", "1e6"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=silent | chosen)
+        for _ in range(3):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            check(float(process.stdout.readline()) > 0, "a figure for a line")
+        found = [v for v in open(f"/proc/{process.pid}/environ").read().split("\0") if v.startswith("GOMP_SPINCOUNT")]
+        check(found == ([spins] if spins else []), f"{chosen}: {found}")
+        process.stdin.close()
+        check(process.wait() == 0, "and it ends with its input")
 
 
 def everything():
