@@ -30,7 +30,7 @@ run_preset() { # preset, percent of the random draws, further ctest arguments
     WEIR_DRAWS=$draws ctest --preset "$preset" -j 2 "$@"
 }
 
-# Ten seconds each from the committed inputs; what is new stays in build/fuzz for the next time.
+# FUZZ_SECONDS each (10) from the committed inputs; what is new stays in build/fuzz for the next time.
 # A file that claims terabytes must be refused before memory is asked for, hence the limit.
 run_fuzzers() {
     build_preset fuzz
@@ -38,7 +38,7 @@ run_fuzzers() {
         local name=${corpus##*/}
         mkdir -p "build/fuzz/corpus/$name"
         LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp "build/fuzz/tests/fuzz/fuzz_$name" \
-            -max_total_time=10 -len_control=0 -verbosity=0 -print_final_stats=1 \
+            -max_total_time="${FUZZ_SECONDS:-10}" -len_control=0 -verbosity=0 -print_final_stats=1 \
             -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=128 -artifact_prefix="build/fuzz/$name-" \
             "build/fuzz/corpus/$name" "$corpus" 2>&1 | grep -v "^INFO" | tail -n 40 >build/fuzz/log ||
             { cat build/fuzz/log; return 1; }
