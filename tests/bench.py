@@ -259,6 +259,8 @@ def turns():
             check(float(process.stdout.readline()) > 0, "a figure for a line")
         found = [v for v in open(f"/proc/{process.pid}/environ").read().split("\0") if v.startswith("GOMP_SPINCOUNT")]
         check(found == ([spins] if spins else []), f"{chosen}: {found}")
+        name = open(f"/proc/{process.pid}/comm").read().strip()
+        check(name == os.path.basename(BENCH), f"{chosen}: the process is named {name}")
         process.stdin.close()
         check(process.wait() == 0, "and it ends with its input")
 
