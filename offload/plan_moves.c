@@ -2,6 +2,7 @@
  * Pass 4: the ops of one arrival and of one departure, window by window, piece by piece.
  */
 #include "core/memory.h"
+#include "offload/home.h"
 #include "offload/plan_maker.h"
 
 uint64_t weir_piece_bytes(const struct weir_model *model)
@@ -17,16 +18,14 @@ static void most(uint64_t *a, uint64_t b)
     *a = b > *a ? b : *a;
 }
 
-/* Two of the largest pieces that can pass through the ring. */
+/* Two of the largest pieces that can pass through the ring. Of blocks all, wanted or not: load,
+ * store and save pass their windows through it as well. */
 uint64_t weir_ring_least(const struct weir_model *model, const struct weir_trace *trace)
 {
-    uint64_t bytes = WEIR_PAGE, piece = weir_piece_bytes(model);
-    uint32_t window = weir_part_bytes(model, WEIR_PART_WEIGHT) + WEIR_DEVICE_GRAD_BYTES +
-                      weir_part_bytes(model, WEIR_PART_STATE);
+    uint64_t bytes = weir_home_buffer_bytes(model), piece = weir_piece_bytes(model);
+    most(&bytes, WEIR_PAGE);
     for (size_t i = 0; i < trace->use_count; i++) {
         const struct weir_thing *thing = &model->things[trace->uses[i].id];
-        for (uint32_t w = 0; w < thing->window_count; w++)
-            most(&bytes, thing->windows[w].element_count * window);
         if (!thing->is_block)
             most(&bytes, thing->slot_bytes < piece ? thing->slot_bytes : piece);
     }

@@ -1,6 +1,7 @@
 /* Which plan is taken of several, what is said if none fits, and what never changes it. */
 #include "core/memory.h"
 #include "offload/cost.h"
+#include "offload/home.h"
 #include "tests/support_step.h"
 
 /* Without limits everything lives on the device: nothing moves, nothing is refused. */
@@ -59,7 +60,7 @@ static void a_ring_too_small_is_no_plan(void **state)
 
     test_step_open(&s, WEIR_BF16, WEIR_FP32);
     uint32_t a = test_step_block(&s, "a", WEIR_TRAINED, 2048),
-             b = test_step_block(&s, "b", WEIR_TRAINED, TEST_WINDOW);
+             k = test_step_kept(&s, "k", 0, 0, 64 << 10, false);
     test_step_want(&s, a, WEIR_READ);
     test_step_done(&s, a);
     assert_ok(weir_trace_seal(s.trace, &s.model));
@@ -68,8 +69,8 @@ static void a_ring_too_small_is_no_plan(void **state)
     assert_ok(test_step_plan(&s));
     struct weir_trace *later;
     assert_ok(weir_trace_open(&later, "later"));
-    assert_ok(weir_trace_want(later, &s.model, &(struct weir_use){b, WEIR_READ}, 1));
-    assert_ok(weir_trace_done(later, &s.model, &b, 1));
+    assert_ok(weir_trace_want(later, &s.model, &(struct weir_use){k, WEIR_NEW}, 1));
+    assert_ok(weir_trace_done(later, &s.model, &k, 1));
     assert_ok(weir_trace_seal(later, &s.model));
     struct weir_plan *plan = NULL;
     struct weir_homes *homes = s.homes;
@@ -79,6 +80,26 @@ static void a_ring_too_small_is_no_plan(void **state)
     assert_null(plan);
     assert_ptr_equal(homes, s.homes);
     weir_trace_close(later);
+    test_step_close(&s);
+}
+
+/* load, store and save pass every block through the ring, also those that no step wants. */
+static void a_block_that_is_never_wanted_fits_the_ring(void **state)
+{
+    (void)state;
+    struct test_step s;
+    test_step_open(&s, WEIR_BF16, WEIR_FP32);
+    uint32_t a = test_step_block(&s, "a", WEIR_TRAINED, 2048);
+    (void)test_step_block(&s, "b", WEIR_TRAINED, TEST_WINDOW);
+    test_step_want(&s, a, WEIR_READ);
+    test_step_done(&s, a);
+    assert_ok(weir_trace_seal(s.trace, &s.model));
+    s.limits = (struct weir_limits){64 << 10, 128 << 10, true, 0};
+    s.choice.ring_bytes = (128 << 10) - TEST_PAGE;
+    assert_fails(test_step_plan(&s), WEIR_ERR_NOMEM, "needs a ring of 131072 bytes");
+    s.choice.ring_bytes = 128 << 10;
+    assert_ok(test_step_plan(&s));
+    assert_true(s.plan->ring_bytes >= 2 * weir_home_buffer_bytes(&s.model));
     test_step_close(&s);
 }
 
@@ -158,6 +179,7 @@ int main(void)
         cmocka_unit_test(unlimited_budgets_put_everything_on_the_device),
         cmocka_unit_test(too_little_memory_is_said_in_bytes),
         cmocka_unit_test(a_ring_too_small_is_no_plan),
+        cmocka_unit_test(a_block_that_is_never_wanted_fits_the_ring),
         cmocka_unit_test(the_same_inputs_give_the_same_plan),
         cmocka_unit_test(the_best_plan_is_the_fastest_tried),
         cmocka_unit_test(failed_allocations_are_never_a_smaller_plan),
