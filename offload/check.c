@@ -336,27 +336,47 @@ static enum weir_status things_mark(struct weir_check *check)
     return WEIR_OK;
 }
 
-/* The uses and scratches of each stage. */
-static enum weir_status stages_make(struct weir_check *check)
+static enum weir_status scratches_list(struct weir_check *check)
+{
+    const struct weir_trace *trace = check->trace;
+    size_t stages = trace->stage_count, total = 0;
+    WEIR_TRY(weir_alloc(&check->scratch_first, stages + 2, sizeof *check->scratch_first,
+                        "check: stages"));
+    WEIR_TRY(weir_alloc(&check->scratch_stage, trace->scratch_count, sizeof *check->scratch_stage,
+                        "check: stages"));
+    for (size_t i = 0; i < trace->event_count; i++) {
+        const struct weir_trace_event *e = &trace->events[i];
+        if (e->kind != WEIR_EVENT_SCRATCH)
+            continue;
+        check->scratch_stage[e->first] = e->stage;
+        total += e->stage_end - e->stage;
+        for (uint32_t t = e->stage; t < e->stage_end; t++)
+            check->scratch_first[t + 2]++;
+    }
+    for (size_t t = 0; t < stages; t++)
+        check->scratch_first[t + 2] += check->scratch_first[t + 1];
+    WEIR_TRY(weir_alloc(&check->scratch, total, sizeof *check->scratch, "check: stages"));
+    for (size_t i = 0; i < trace->event_count; i++) {
+        const struct weir_trace_event *e = &trace->events[i];
+        for (uint32_t t = e->stage; e->kind == WEIR_EVENT_SCRATCH && t < e->stage_end; t++)
+            check->scratch[check->scratch_first[t + 1]++] = e->first;
+    }
+    return WEIR_OK;
+}
+
+static enum weir_status uses_list(struct weir_check *check)
 {
     const struct weir_trace *trace = check->trace;
     size_t stages = trace->stage_count, total = 0;
     WEIR_TRY(
         weir_alloc(&check->active_first, stages + 2, sizeof *check->active_first, "check: stages"));
-    WEIR_TRY(weir_alloc(&check->scratch_first, stages + 1, sizeof *check->scratch_first,
-                        "check: stages"));
-    for (size_t i = 0; i < trace->event_count; i++)
-        if (trace->events[i].kind == WEIR_EVENT_SCRATCH)
-            check->scratch_first[trace->events[i].stage + 1]++;
     for (size_t i = 0; i < trace->use_count; i++) {
         total += trace->uses[i].stage_end - trace->uses[i].stage_first;
         for (uint32_t t = trace->uses[i].stage_first; t < trace->uses[i].stage_end; t++)
             check->active_first[t + 2]++;
     }
-    for (size_t t = 0; t < stages; t++) {
-        check->scratch_first[t + 1] += check->scratch_first[t];
+    for (size_t t = 0; t < stages; t++)
         check->active_first[t + 2] += check->active_first[t + 1];
-    }
     WEIR_TRY(weir_alloc(&check->active, total, sizeof *check->active, "check: stages"));
     for (uint32_t i = 0; i < trace->use_count; i++)
         for (uint32_t t = trace->uses[i].stage_first; t < trace->uses[i].stage_end; t++)
@@ -368,7 +388,8 @@ static enum weir_status check_run(struct weir_check *check, const bool *pending)
 {
     WEIR_TRY(numbers_check(check));
     WEIR_TRY(things_mark(check));
-    WEIR_TRY(stages_make(check));
+    WEIR_TRY(uses_list(check));
+    WEIR_TRY(scratches_list(check));
     WEIR_TRY(weir_check_cells_make(check));
     WEIR_TRY(weir_check_order(check));
     WEIR_TRY(weir_check_contents(check, NULL, true, false));
@@ -397,5 +418,7 @@ enum weir_status weir_plan_check(const struct weir_plan *plan, const struct weir
     weir_free(check.active_first);
     weir_free(check.active);
     weir_free(check.scratch_first);
+    weir_free(check.scratch);
+    weir_free(check.scratch_stage);
     return status;
 }

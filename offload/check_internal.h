@@ -16,6 +16,7 @@ enum weir_content_kind {
     WEIR_CONTENT_GRAD,
     WEIR_CONTENT_REDUCED,
     WEIR_CONTENT_KEPT,
+    WEIR_CONTENT_SCRATCH, /* thing: its ordinal */
 };
 struct weir_content {
     enum weir_content_kind kind;
@@ -53,7 +54,9 @@ struct weir_check {
 
     uint32_t *active_first;  /* [stage_count + 1], into active[] */
     uint32_t *active;        /* use indices, stage by stage */
-    uint32_t *scratch_first; /* [stage_count + 1]: ordinals of scratches, stage by stage */
+    uint32_t *scratch_first; /* [stage_count + 1], into scratch[] */
+    uint32_t *scratch;       /* ordinals of scratches, stage by stage */
+    uint32_t *scratch_stage; /* [scratch_count]: in which each begins */
     bool *used;              /* [thing_count]: wanted in this trace */
     bool *written;           /* with WRITE */
 };

@@ -90,8 +90,10 @@ static enum weir_status stage_touch(struct order *o, uint32_t stage)
         WEIR_TRY(touch(o, &check->use_bytes[use], (uint64_t)u->id * 4, write));
         WEIR_TRY(touch(o, &check->use_grads[use], (uint64_t)u->id * 4 + 1, true));
     }
-    for (uint32_t s = check->scratch_first[stage]; s < check->scratch_first[stage + 1]; s++)
+    for (uint32_t i = check->scratch_first[stage]; i < check->scratch_first[stage + 1]; i++) {
+        uint32_t s = check->scratch[i];
         WEIR_TRY(touch(o, &check->scratches[s], (uint64_t)s * 4 + 2, true));
+    }
     return WEIR_OK;
 }
 

@@ -86,6 +86,18 @@ static enum weir_status stage_sum(struct walk *w, uint32_t stage, uint32_t use)
     return WEIR_OK;
 }
 
+/* Written in its first stage, still there in the others, nothing after the last. */
+static enum weir_status stage_scratch(struct weir_check *check, uint32_t stage, uint32_t scratch)
+{
+    const struct weir_content content = {WEIR_CONTENT_SCRATCH, scratch, 0, 0};
+    const struct weir_check_range *bytes = &check->scratches[scratch];
+    if (stage > check->scratch_stage[scratch] && !weir_check_holds(check, bytes, content))
+        return weir_check_fail_plan(check, "stage %u: scratch %u is not there any more", stage,
+                                    scratch);
+    weir_check_put(check, bytes, content);
+    return WEIR_OK;
+}
+
 static enum weir_status stage_walk(struct walk *w, uint32_t stage)
 {
     struct weir_check *check = w->check;
@@ -100,8 +112,8 @@ static enum weir_status stage_walk(struct walk *w, uint32_t stage)
         if (weir_check_sums(thing, u->access))
             WEIR_TRY(stage_sum(w, stage, use));
     }
-    for (uint32_t s = check->scratch_first[stage]; s < check->scratch_first[stage + 1]; s++)
-        weir_check_put(check, &check->scratches[s], nothing);
+    for (uint32_t i = check->scratch_first[stage]; i < check->scratch_first[stage + 1]; i++)
+        WEIR_TRY(stage_scratch(check, stage, check->scratch[i]));
     return WEIR_OK;
 }
 

@@ -100,7 +100,7 @@ static enum weir_status scratch_use(struct weir_draft *d, struct raw_list *list,
                                          .bytes = weir_page_up(event->bytes)},
                       &item));
     return raw_add(list, item,
-                   (struct weir_item_use){.start = event->stage, .end = event->stage + 1});
+                   (struct weir_item_use){.start = event->stage, .end = event->stage_end});
 }
 
 static int raw_order(const void *a, const void *b)

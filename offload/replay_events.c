@@ -131,12 +131,11 @@ static enum weir_status diverged(const struct weir_replay *r, const char *got)
                      trace->key, r->cursor, got, expected);
 }
 
-/* The next event if it is of this kind; hints of work are not compared. */
-static const struct weir_trace_event *event_next(struct weir_replay *r, enum weir_event_kind kind)
+/* The next event if it is of this kind. */
+static const struct weir_trace_event *event_next(const struct weir_replay *r,
+                                                 enum weir_event_kind kind)
 {
     const struct weir_trace *trace = r->score->trace;
-    while (r->cursor < trace->event_count && trace->events[r->cursor].kind == WEIR_EVENT_WORK)
-        r->cursor++;
     if (r->cursor == trace->event_count || trace->events[r->cursor].kind != kind)
         return NULL;
     return &trace->events[r->cursor];

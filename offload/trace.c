@@ -267,6 +267,16 @@ static enum weir_status inner_event_add(struct weir_trace *trace,
     return status;
 }
 
+/* The event of the want that is held innermost. */
+static uint32_t innermost_want(const struct weir_trace *trace)
+{
+    uint32_t use = trace->held[trace->held_count - 1];
+    size_t at = trace->event_count - 1;
+    while (trace->events[at].kind != WEIR_EVENT_WANT || use < trace->events[at].first)
+        at--;
+    return (uint32_t)at;
+}
+
 enum weir_status weir_trace_scratch(struct weir_trace *trace, uint64_t bytes)
 {
     WEIR_TRY(open_required(trace, "scratch"));
@@ -280,7 +290,7 @@ enum weir_status weir_trace_scratch(struct weir_trace *trace, uint64_t bytes)
                          (unsigned long long)bytes);
     WEIR_TRY(inner_event_add(trace, &(struct weir_trace_event){.kind = WEIR_EVENT_SCRATCH,
                                                                .first = trace->scratch_count,
-                                                               .count = 1,
+                                                               .count = innermost_want(trace),
                                                                .bytes = bytes}));
     trace->scratch_count++;
     return WEIR_OK;
@@ -293,7 +303,6 @@ enum weir_status weir_trace_work(struct weir_trace *trace, double flops)
         return weir_fail(WEIR_ERR_STATE, "step \"%s\": work before the first want", trace->key);
     if (!(flops >= 0 && flops < 1e300))
         return weir_fail(WEIR_ERR_ARG, "step \"%s\": work of %g operations", trace->key, flops);
-    WEIR_TRY(event_add(trace, &(struct weir_trace_event){.kind = WEIR_EVENT_WORK, .flops = flops}));
     trace->stage_flops[trace->stage_count - 1] += flops;
     return WEIR_OK;
 }
@@ -342,6 +351,20 @@ static void grads_mark(struct weir_trace *trace, const struct weir_model *model)
     }
 }
 
+/* A scratch lasts until all of its want is done. */
+static void scratches_end(struct weir_trace *trace)
+{
+    for (size_t i = 0; i < trace->event_count; i++) {
+        struct weir_trace_event *event = &trace->events[i];
+        if (event->kind != WEIR_EVENT_SCRATCH)
+            continue;
+        const struct weir_trace_event *want = &trace->events[event->count];
+        for (uint32_t u = want->first; u < want->first + want->count; u++)
+            if (trace->uses[u].stage_end > event->stage_end)
+                event->stage_end = trace->uses[u].stage_end;
+    }
+}
+
 enum weir_status weir_trace_seal(struct weir_trace *trace, const struct weir_model *model)
 {
     WEIR_TRY(open_required(trace, "end"));
@@ -352,6 +375,7 @@ enum weir_status weir_trace_seal(struct weir_trace *trace, const struct weir_mod
         return weir_fail(WEIR_ERR_STATE, "step \"%s\": ends without a want; nothing to plan",
                          trace->key);
     grads_mark(trace, model);
+    scratches_end(trace);
     trace->sealed = true;
     return WEIR_OK;
 }
@@ -373,7 +397,7 @@ static void append_name(char **at, char *end, const struct weir_model *model, ui
 void weir_trace_describe(const struct weir_trace *trace, const struct weir_model *model,
                          size_t event, char *out, size_t out_bytes)
 {
-    static const char *const kinds[] = {"want", "done", "scratch", "work", "put", "get"};
+    static const char *const kinds[] = {"want", "done", "scratch", "put", "get"};
     if (out_bytes == 0)
         return;
     const struct weir_trace_event *e = &trace->events[event];
@@ -393,10 +417,6 @@ void weir_trace_describe(const struct weir_trace *trace, const struct weir_model
         break;
     case WEIR_EVENT_SCRATCH:
         snprintf(number, sizeof number, " %llu bytes", (unsigned long long)e->bytes);
-        append(&at, end, number);
-        break;
-    case WEIR_EVENT_WORK:
-        snprintf(number, sizeof number, " %g", e->flops);
         append(&at, end, number);
         break;
     case WEIR_EVENT_PUT:

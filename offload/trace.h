@@ -20,17 +20,17 @@
 enum weir_event_kind {
     WEIR_EVENT_WANT,    /* uses[first .. first + count) */
     WEIR_EVENT_DONE,    /* dones[first .. first + count): indices into uses[] */
-    WEIR_EVENT_SCRATCH, /* bytes; first: ordinal among the scratches */
-    WEIR_EVENT_WORK,    /* flops; stage it belongs to */
+    WEIR_EVENT_SCRATCH, /* bytes; first: ordinal among the scratches; count: innermost want's event
+                         */
     WEIR_EVENT_PUT,     /* first: use index, count: ordinal among puts and gets */
     WEIR_EVENT_GET,
 };
 struct weir_trace_event {
     enum weir_event_kind kind;
     uint32_t first, count;
-    uint32_t stage; /* want, scratch, put, get, work: the open stage; done: the stage it closes */
+    uint32_t stage;     /* want, scratch, put, get: the open stage; done: the stage it closes */
+    uint32_t stage_end; /* scratch: it lasts for [stage, stage_end) */
     uint64_t bytes;
-    double flops;
 };
 struct weir_trace_use {
     uint32_t id;

@@ -227,7 +227,7 @@ static void scratches_free(struct step *s, uint32_t stage)
 {
     for (size_t i = 0; i < s->trace->event_count; i++) {
         const struct weir_trace_event *e = &s->trace->events[i];
-        if (e->kind == WEIR_EVENT_SCRATCH && e->stage == stage)
+        if (e->kind == WEIR_EVENT_SCRATCH && e->stage_end == stage + 1)
             pages_set(s, WEIR_TIER_DEVICE, s->plan->scratches[e->first],
                       (e->bytes + PAGE - 1) / PAGE * PAGE, TEST_PAGE_FREED);
     }

@@ -162,16 +162,16 @@ static void outputs_write(struct run *r)
     }
 }
 
-/* Scratch is written first and must still be there at the end. */
+/* Scratch is written first and must still be there at the end of each of its stages. */
 static void scratches_move(struct run *r, bool write)
 {
     const struct test_stage *s = r->s;
     for (size_t i = 0; s->scratches && i < s->trace->event_count; i++) {
         const struct weir_trace_event *e = &s->trace->events[i];
-        if (e->kind != WEIR_EVENT_SCRATCH || e->stage != s->stage)
+        if (e->kind != WEIR_EVENT_SCRATCH || s->stage < e->stage || s->stage >= e->stage_end)
             continue;
         unsigned char *bytes = s->scratches[e->first], value = (unsigned char)(e->first * 37 + 1);
-        if (write)
+        if (write && s->stage == e->stage)
             memset(bytes, value, e->bytes);
         for (uint64_t k = 0; !write && k < e->bytes; k++)
             if (bytes[k] != value) {

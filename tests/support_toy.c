@@ -22,6 +22,7 @@ struct toy_spec toy_spec_draw(struct test_random *random)
         .inner = test_random_below(random, 2),
         .head_only_gradient = test_random_below(random, 2),
     };
+    spec.block_scratch = spec.width % 3 == 0;
     for (uint32_t b = 0; b < toy_block_count(&spec); b++) {
         spec.tensor_count[b] = 1 + (uint32_t)test_random_below(random, TOY_TENSORS);
         bool frozen_tail = test_random_below(random, 5) == 0;
@@ -135,11 +136,38 @@ static enum weir_status queue(struct toy *toy, work_fn *fn, const struct work *w
 }
 
 /* Scratch is ours alone: whoever else lives there is destroyed. */
-static enum weir_status scratch_spoil(struct toy *toy, void *scratch, uint64_t bytes)
+static enum weir_status scratch_spoil(struct toy *toy, void *scratch, uint64_t bytes,
+                                      unsigned char value)
 {
     struct weir_device *device = weir_compute_device(toy->run);
     enum weir_status status =
-        device->table->fill(weir_compute_stream(toy->run), scratch, 0x33, bytes);
+        device->table->fill(weir_compute_stream(toy->run), scratch, value, bytes);
+    toy->queue_failed = status != WEIR_OK;
+    return status;
+}
+
+#define BLOCK_SCRATCH_BYTES 4000
+#define BLOCK_SCRATCH_VALUE 0x44
+
+struct scratch_compare {
+    const unsigned char *bytes;
+    bool *lost;
+};
+
+static void scratch_compare_run(void *argument)
+{
+    const struct scratch_compare *c = argument;
+    for (uint32_t i = 0; i < BLOCK_SCRATCH_BYTES; i++)
+        *c->lost |= c->bytes[i] != BLOCK_SCRATCH_VALUE;
+}
+
+static enum weir_status scratch_compare(struct toy *toy, const void *scratch)
+{
+    struct scratch_compare compare = {scratch, &toy->scratch_lost};
+    struct weir_device *device = weir_compute_device(toy->run);
+    enum weir_status status = device->table->call(
+        weir_compute_stream(toy->run), scratch_compare_run, &compare, sizeof compare,
+        &(struct weir_range){scratch, BLOCK_SCRATCH_BYTES, false}, 1);
     toy->queue_failed = status != WEIR_OK;
     return status;
 }
@@ -208,7 +236,7 @@ static enum weir_status forward_stage(struct context *c, uint32_t b, uint32_t m,
     void *scratch;
     WEIR_TRY(weir_scratch(toy->run, 5000, &scratch));
     if (!c->dry) {
-        WEIR_TRY(scratch_spoil(toy, scratch, 5000));
+        WEIR_TRY(scratch_spoil(toy, scratch, 5000, 0x33));
         struct work w = work_base(c, b, block);
         w.x = v[0].bytes;
         w.y = v[1].bytes;
@@ -277,12 +305,19 @@ static enum weir_status block_pass(struct context *c, uint32_t b, uint32_t first
 {
     struct weir_use use = {c->toy->blocks[b], backward ? WEIR_GRAD : WEIR_READ};
     struct weir_view view;
+    void *scratch = NULL;
     WEIR_TRY(want(c, &use, 1, &view));
+    if (c->toy->spec.block_scratch)
+        WEIR_TRY(weir_scratch(c->toy->run, BLOCK_SCRATCH_BYTES, &scratch));
+    if (scratch)
+        WEIR_TRY(scratch_spoil(c->toy, scratch, BLOCK_SCRATCH_BYTES, BLOCK_SCRATCH_VALUE));
     for (uint32_t i = first; i < end; i++) {
         uint32_t m = backward ? end - 1 - (i - first) : i;
         WEIR_TRY(backward ? backward_stage(c, b, m, m == end - 1, &view)
                           : forward_stage(c, b, m, &view));
     }
+    if (scratch)
+        WEIR_TRY(scratch_compare(c->toy, scratch));
     return done(c, &use, 1);
 }
 
@@ -360,6 +395,8 @@ enum weir_status toy_step(struct toy *toy, const char *key, bool dry, const stru
     }
     WEIR_TRY(status);
     WEIR_TRY(weir_step_end(toy->run, input->training ? update : NULL, report));
+    if (toy->scratch_lost)
+        return weir_fail(WEIR_ERR_CORRUPT, "the scratch of a block was overwritten");
     *loss = 0;
     for (uint32_t m = 0; !dry && m < toy->spec.micro_count; m++)
         *loss += toy->losses[m];

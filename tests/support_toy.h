@@ -25,6 +25,7 @@ struct toy_spec {
     bool tied;               /* the first block's gradient is wanted again at the end (ADD) */
     bool inner;              /* optional activations are offered */
     bool head_only_gradient; /* a further block is wanted only with GRAD */
+    bool block_scratch;      /* scratch that lasts while the micro-batches pass through a block */
 };
 
 /* One step, the same for both. */
@@ -50,6 +51,7 @@ struct toy { /* on a run */
     uint32_t d[2][TOY_MICRO], loss[TOY_MICRO], input[TOY_MICRO];
     float losses[TOY_MICRO];
     int abort_at;      /* -1, or leave the step at this want */
+    bool scratch_lost; /* a block's scratch was overwritten */
     bool queue_failed; /* the last piece of the toy's own work could not be queued */
 };
 enum weir_status toy_open(struct toy *toy, weir_run *run,

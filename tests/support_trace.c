@@ -89,6 +89,7 @@ void test_model_open(struct test_model *m, struct test_random *random)
     m->head_count = m->tied ? m->piece_count : draw(random, 1, TEST_PIECES);
     m->frozen_embedding = !m->tied && draw(random, 0, 3) == 0;
     m->scratch_bytes = draw(random, 1, 8 * PAGE);
+    m->layer_scratch_bytes = m->scratch_bytes % 3 ? 0 : m->scratch_bytes / 3;
     enum weir_dtype dtype = draw(random, 0, 2) ? WEIR_BF16 : WEIR_FP32;
     weir_model_open(&m->model, dtype, draw(random, 0, 1) ? WEIR_BF16 : WEIR_FP32,
                     (struct weir_grain){2048, 2048, 2});
@@ -189,6 +190,8 @@ static void layers_forward(struct recording *r)
     const struct test_model *m = r->m;
     for (uint32_t l = 0; l < m->layer_count; l++) {
         want(r, m->layer[l], WEIR_READ);
+        if (m->layer_scratch_bytes > 0)
+            assert_ok(weir_trace_scratch(r->trace, m->layer_scratch_bytes));
         for (uint32_t k = r->first; k < r->end; k++)
             compute(r,
                     (struct weir_use[]){{m->x[l][k], r->train ? WEIR_READ : WEIR_LAST},
@@ -251,6 +254,8 @@ static void layers_backward(struct recording *r)
     const struct test_model *m = r->m;
     for (uint32_t l = m->layer_count; l-- > 0;) {
         want(r, m->layer[l], WEIR_GRAD);
+        if (m->layer_scratch_bytes > 0)
+            assert_ok(weir_trace_scratch(r->trace, m->layer_scratch_bytes));
         for (uint32_t k = r->end; k-- > r->first;)
             compute(r,
                     (struct weir_use[]){{m->x[l][k], WEIR_LAST},

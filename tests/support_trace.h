@@ -21,7 +21,7 @@ struct test_model {
     uint32_t x[TEST_LAYERS + 1][TEST_MICRO], d[2][TEST_MICRO];
     uint32_t inner[TEST_LAYERS][TEST_MICRO]; /* optional */
     uint32_t tokens[TEST_MICRO], loss[TEST_MICRO], running[TEST_MICRO];
-    uint64_t scratch_bytes;
+    uint64_t scratch_bytes, layer_scratch_bytes; /* the latter while a layer is held; 0: none */
 };
 
 void test_model_open(struct test_model *m, struct test_random *random);

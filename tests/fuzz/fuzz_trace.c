@@ -185,9 +185,6 @@ static void event_run(struct live *l, const struct weir_trace_event *event)
         if (!l->dry)
             fill_queue(l, scratch, event->bytes, 0x33);
         break;
-    case WEIR_EVENT_WORK:
-        assert_ok(weir_work(l->run, event->flops));
-        break;
     case WEIR_EVENT_PUT:
         put(l, l->trace->uses[event->first].id);
         break;
