@@ -88,14 +88,29 @@ int weir_file_sync(int fd)
     return fault ? fault : fsync(fd) == 0 ? 0 : errno;
 }
 
+static int renamed(const char *from, const char *to, unsigned flags)
+{
+    return renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) == 0 ? 0 : errno;
+}
+
 int weir_file_rename(const char *from, const char *to, enum weir_file_rename how)
 {
-    int fault = turn(WEIR_FILE_RENAME);
-    if (fault)
-        return fault;
-    int failed = how == WEIR_FILE_REPLACE
-                     ? rename(from, to)
-                     : renameat2(AT_FDCWD, from, AT_FDCWD, to,
-                                 how == WEIR_FILE_EXCHANGE ? RENAME_EXCHANGE : RENAME_NOREPLACE);
-    return failed ? errno : 0;
+    static const unsigned flags[] = {RENAME_NOREPLACE, RENAME_EXCHANGE, 0};
+    int error = turn(WEIR_FILE_RENAME);
+    if (!error)
+        error = renamed(from, to, flags[how]);
+    if (error == EINVAL && how == WEIR_FILE_NEW)
+        error = access(to, F_OK) == 0 ? EEXIST : renamed(from, to, 0);
+    return error;
+}
+
+int weir_file_reserve(int fd, uint64_t byte_count)
+{
+    int error = 0;
+    do
+        error = fallocate(fd, 0, 0, (off_t)byte_count) == 0 ? 0 : errno;
+    while (error == EINTR);
+    if (error == EOPNOTSUPP)
+        error = ftruncate(fd, (off_t)byte_count) == 0 ? 0 : errno;
+    return error;
 }

@@ -25,10 +25,12 @@ int weir_file_read(int fd, void *bytes, size_t byte_count, uint64_t offset, size
 int weir_file_write(int fd, const void *bytes, size_t byte_count, uint64_t offset);
 int weir_file_sync(int fd);
 enum weir_file_rename {
-    WEIR_FILE_NEW,      /* `to` must not exist */
-    WEIR_FILE_EXCHANGE, /* both exist and change places */
+    WEIR_FILE_NEW,      /* `to` must not exist; on any file system */
+    WEIR_FILE_EXCHANGE, /* both exist and change places; EINVAL: not on this one (NFS, FUSE) */
     WEIR_FILE_REPLACE,  /* a file takes the place of another; on any file system */
 };
+/* Grow the file to byte_count and take the space, where the file system can. */
+int weir_file_reserve(int fd, uint64_t byte_count);
 int weir_file_rename(const char *from, const char *to, enum weir_file_rename how);
 
 /* Tests: the nth call from now (1 = the next) of this kind returns os_errno instead, once; 0: off.

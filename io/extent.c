@@ -67,9 +67,9 @@ static enum weir_status drive_reserve(struct weir_extent_drive *drive, struct we
 {
     if (drive->byte_count == 0)
         return WEIR_OK;
-    if (fallocate(drive->fd, 0, 0, (off_t)drive->byte_count) != 0 &&
-        (errno != EOPNOTSUPP || ftruncate(drive->fd, (off_t)drive->byte_count) != 0))
-        return weir_fail_errno(WEIR_ERR_IO, errno,
+    int error = weir_file_reserve(drive->fd, drive->byte_count);
+    if (error != 0)
+        return weir_fail_errno(WEIR_ERR_IO, error,
                                "extent \"%s\": %llu bytes cannot be reserved; free some there or "
                                "choose another directory",
                                drive->path, (unsigned long long)drive->byte_count);
@@ -207,7 +207,6 @@ static enum weir_status extent_make(struct weir_extent *extent, struct weir_io *
     WEIR_TRY(volume_open(extent, io, spread->stripe_bytes));
     WEIR_TRY(fill_run(extent, io, options));
     extent->direct = weir_io_file_direct(io, extent->file);
-    extent->align_bytes = weir_io_file_align_bytes(io, extent->file);
     return WEIR_OK;
 }
 

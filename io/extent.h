@@ -39,7 +39,6 @@ struct weir_extent {
     uint32_t file;       /* the volume, or the only drive's file, in the io it was opened with */
     uint64_t byte_count; /* 0: not open */
     bool direct;         /* on all drives */
-    uint32_t align_bytes;
     uint32_t drive_count;
     struct weir_extent_drive drives[WEIR_IO_DRIVES_MOST]; /* as the places */
 };

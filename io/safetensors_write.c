@@ -99,11 +99,10 @@ static enum weir_status file_make(struct weir_tensors_writer *writer, uint64_t b
     if (os_errno != 0)
         return weir_fail_errno(WEIR_ERR_IO, os_errno, "\"%s\": cannot be made", writer->path);
     WEIR_TRY(space_check(writer, byte_count));
-    if (fallocate(writer->fd, 0, 0, (off_t)byte_count) == 0)
+    os_errno = weir_file_reserve(writer->fd, byte_count);
+    if (os_errno == 0)
         return WEIR_OK;
-    if (errno == EOPNOTSUPP && ftruncate(writer->fd, (off_t)byte_count) == 0)
-        return WEIR_OK;
-    return weir_fail_errno(WEIR_ERR_IO, errno,
+    return weir_fail_errno(WEIR_ERR_IO, os_errno,
                            "\"%s\": %" PRIu64 " bytes cannot be reserved; free some there or write "
                            "elsewhere",
                            writer->path, byte_count);

@@ -1,6 +1,7 @@
 #include "offload/model.h"
 #include "core/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,73 @@ static enum weir_status count_find(const struct weir_tensor *tensor, uint64_t *c
     return WEIR_OK;
 }
 
+/* What checkpoints need to know of a tensor, as it is given or already in the model. */
+struct part {
+    const char *name, *whole_name; /* the latter NULL: it is the whole */
+    enum weir_kind kind;
+    uint32_t dim_count;
+    const uint64_t *shape;
+    uint64_t whole_rows, first_row;
+};
+
+static struct part part_given(const struct weir_tensor *t)
+{
+    return (struct part){t->name,  t->whole_name, t->kind,     t->dim_count,
+                         t->shape, t->whole_rows, t->first_row};
+}
+
+static struct part part_known(const struct weir_block_tensor *t)
+{
+    return (struct part){t->name,  t->whole_name, t->kind,     t->dim_count,
+                         t->shape, t->whole_rows, t->first_row};
+}
+
+/* Two that are rows of one whole are alike but for the rows, and have none in common. */
+static enum weir_status parts_agree(struct part a, struct part b)
+{
+    const char *whole = a.whole_name ? a.whole_name : a.name;
+    if (strcmp(whole, b.whole_name ? b.whole_name : b.name) != 0)
+        return WEIR_OK;
+    bool alike = a.whole_name && b.whole_name && a.kind == b.kind && a.dim_count == b.dim_count &&
+                 a.whole_rows == b.whole_rows;
+    for (uint32_t d = 1; alike && d < a.dim_count; d++)
+        alike = a.shape[d] == b.shape[d];
+    if (!alike)
+        return weir_fail(WEIR_ERR_ARG,
+                         "tensor \"%s\": it and \"%s\" are \"%s\" in checkpoints; parts of a whole "
+                         "have one kind, one width and one whole_rows",
+                         a.name, b.name, whole);
+    if (a.first_row < b.first_row + b.shape[0] && b.first_row < a.first_row + a.shape[0])
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "tensor \"%s\": rows from %llu, %llu of them, of \"%s\", some of which are "
+            "\"%s\"; parts have no row in common",
+            a.name, (unsigned long long)a.first_row, (unsigned long long)a.shape[0], whole, b.name);
+    return WEIR_OK;
+}
+
+static enum weir_status whole_valid(const struct weir_model *model,
+                                    const struct weir_tensor *tensors, size_t i)
+{
+    const struct weir_tensor *t = &tensors[i];
+    uint64_t count, rows = t->whole_rows;
+    WEIR_TRY(count_find(t, &count));
+    if (t->whole_name && (rows < t->shape[0] || t->first_row > rows - t->shape[0] ||
+                          rows >= (1ull << 44) / (count / t->shape[0])))
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "tensor \"%s\": rows from %llu, %llu of them, of \"%s\" with %llu; they lie "
+            "within it, and it has fewer than 2^44 elements",
+            t->name, (unsigned long long)t->first_row, (unsigned long long)t->shape[0],
+            t->whole_name, (unsigned long long)rows);
+    for (size_t j = 0; j < i; j++)
+        WEIR_TRY(parts_agree(part_given(t), part_given(&tensors[j])));
+    for (size_t k = 0; k < model->thing_count; k++)
+        for (uint32_t j = 0; j < model->things[k].tensor_count; j++)
+            WEIR_TRY(parts_agree(part_given(t), part_known(&model->things[k].tensors[j])));
+    return WEIR_OK;
+}
+
 static enum weir_status tensor_valid(const struct weir_model *model,
                                      const struct weir_tensor *tensors, size_t i)
 {
@@ -86,15 +154,13 @@ static enum weir_status tensor_valid(const struct weir_model *model,
                          "tensor \"%s\": trained after the frozen \"%s\"; a block's "
                          "trained tensors come first",
                          t->name, tensors[i - 1].name);
-    if (t->whole_name &&
-        (t->whole_rows < t->shape[0] || t->first_row > t->whole_rows - t->shape[0]))
+    if (!isfinite(t->lr_scale) || !isfinite(t->decay_scale) || t->lr_scale < 0 ||
+        t->decay_scale < 0)
         return weir_fail(WEIR_ERR_ARG,
-                         "tensor \"%s\": rows from %llu, %llu of them, of \"%s\" "
-                         "with %llu",
-                         t->name, (unsigned long long)t->first_row, (unsigned long long)t->shape[0],
-                         t->whole_name, (unsigned long long)t->whole_rows);
-    uint64_t count;
-    return count_find(t, &count);
+                         "tensor \"%s\": lr_scale %g, decay_scale %g; give finite numbers that are "
+                         "not negative",
+                         t->name, (double)t->lr_scale, (double)t->decay_scale);
+    return whole_valid(model, tensors, i);
 }
 
 static uint64_t ceil_div(uint64_t a, uint64_t b)

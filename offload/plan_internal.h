@@ -75,7 +75,7 @@ struct weir_draft {
     uint64_t least_bytes, least_stage;        /* most that is wanted at once */
     uint64_t peak_bytes;
     uint64_t device_height, mail_bytes, wait_host_bytes, wait_nvme_bytes;
-    uint64_t refused_bytes, kept_host_bytes, kept_nvme_bytes;
+    uint64_t refused_bytes;
 };
 
 /* plan_uses.c */

@@ -192,9 +192,8 @@ enum weir_status weir_replay_want(struct weir_replay *r, const struct weir_use *
     WEIR_TRY(step_required(r, "want"));
     const struct weir_trace_event *event = event_next(r, WEIR_EVENT_WANT);
     if (!event || !uses_equal(r->score->trace, event, uses, count)) {
-        char got[160];
-        snprintf(got, sizeof got, "want of %zu, the first \"%s\" with access %d", count,
-                 count ? thing_name(r, uses[0].id) : "", count ? (int)uses[0].access : 0);
+        char got[200];
+        weir_want_describe(r->options.model, uses, count, got, sizeof got);
         return diverged(r, got);
     }
     event_note(r, WEIR_LOG_WANT);

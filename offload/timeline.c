@@ -53,6 +53,20 @@ static enum weir_status text_add(struct out *o, const char *text)
     return WEIR_OK;
 }
 
+/* What was cut to fit ends with a whole character: JSON is UTF-8. */
+static void character_finish(char *text)
+{
+    size_t end = strlen(text), begin = end;
+    while (begin > 0 && ((unsigned char)text[begin - 1] & 0xC0) == 0x80)
+        begin--;
+    if (begin == 0)
+        return;
+    unsigned char lead = (unsigned char)text[begin - 1];
+    size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (end - begin + 1 < need)
+        text[begin - 1] = 0;
+}
+
 /* Takes the event. */
 static enum weir_status event_add(struct out *o, json_t *event)
 {
@@ -92,6 +106,7 @@ static json_t *compute_event(const struct out *o, const struct weir_op *op)
 {
     char event[256], name[256] = "compute";
     stage_describe(o, op->thing, event, sizeof event);
+    character_finish(event);
     (void)sscanf(event, "want %255s", name);
     return json_pack("{s:s, s:{s:i, s:s}}", "name", name, "args", "stage", (int)op->thing, "event",
                      event);
@@ -106,6 +121,7 @@ static json_t *moving_event(const struct out *o, const struct weir_op *op)
         bytes += op->places[i].bytes;
     char name[256];
     weir_op_name(o->model, op, name, sizeof name);
+    character_finish(name);
     return json_pack("{s:s, s:{s:i, s:s, s:s, s:i, s:I, s:i}}", "name", name, "args", "op",
                      (int)(op - o->score->plan->ops), "kind", weir_kind_names[op->kind],
                      thing->is_block ? "block" : "kept", thing->name, "window", (int)op->window,

@@ -394,6 +394,25 @@ static void append_name(char **at, char *end, const struct weir_model *model, ui
     append(at, end, id < model->thing_count ? model->things[id].name : "?");
 }
 
+static void append_use(char **at, char *end, const struct weir_model *model, uint32_t id,
+                       enum weir_access access)
+{
+    append_name(at, end, model, id);
+    append(at, end, ":");
+    append(at, end, (size_t)access < ACCESS_COUNT ? access_names[access] : "?");
+}
+
+void weir_want_describe(const struct weir_model *model, const struct weir_use *uses, size_t count,
+                        char *out, size_t out_bytes)
+{
+    if (out_bytes == 0)
+        return;
+    char *at = out, *end = out + out_bytes;
+    append(&at, end, "want");
+    for (size_t i = 0; i < count; i++)
+        append_use(&at, end, model, uses[i].id, uses[i].access);
+}
+
 void weir_trace_describe(const struct weir_trace *trace, const struct weir_model *model,
                          size_t event, char *out, size_t out_bytes)
 {
@@ -405,11 +424,8 @@ void weir_trace_describe(const struct weir_trace *trace, const struct weir_model
     append(&at, end, kinds[e->kind]);
     switch (e->kind) {
     case WEIR_EVENT_WANT:
-        for (uint32_t i = e->first; i < e->first + e->count; i++) {
-            append_name(&at, end, model, trace->uses[i].id);
-            append(&at, end, ":");
-            append(&at, end, access_names[trace->uses[i].access]);
-        }
+        for (uint32_t i = e->first; i < e->first + e->count; i++)
+            append_use(&at, end, model, trace->uses[i].id, trace->uses[i].access);
         break;
     case WEIR_EVENT_DONE:
         for (uint32_t i = e->first; i < e->first + e->count; i++)

@@ -74,7 +74,10 @@ enum weir_status weir_trace_copy(struct weir_trace *trace, const struct weir_mod
 enum weir_status weir_trace_seal(struct weir_trace *trace, const struct weir_model *model);
 uint64_t weir_trace_bytes(const struct weir_trace *trace); /* heap it holds */
 
-/* "want L0.weight:READ x0.1:NEW" for error texts: the event as one line. */
+/* "want L0.weight:READ x0.1:NEW" for error texts. */
+void weir_want_describe(const struct weir_model *model, const struct weir_use *uses, size_t count,
+                        char *out, size_t out_bytes);
+/* An event as such a line. */
 void weir_trace_describe(const struct weir_trace *trace, const struct weir_model *model,
                          size_t event, char *out, size_t out_bytes);
 

@@ -114,7 +114,8 @@ static void an_extent_is_unlinked_written_in_full_and_zero(void **state)
     assert_true((uint64_t)stat.st_blocks * 512 >= BYTES);
     assert_int_equal(0, stat.st_nlink);
     assert_true(extent.direct);
-    assert_true(extent.align_bytes > 0 && 4096 % extent.align_bytes == 0);
+    uint64_t align = weir_io_file_align_bytes(io, extent.file);
+    assert_true(align > 0 && 4096 % align == 0);
     unsigned char *bytes = aligned_alloc(4096, BYTES);
     assert_non_null(bytes);
     memset(bytes, 1, BYTES);
@@ -146,7 +147,7 @@ static void a_file_system_that_refuses_direct_writes_is_said_once(void **state)
     struct weir_extent extent;
     assert_ok(extent_open(&extent, io, BYTES, &log));
     assert_false(extent.direct);
-    assert_int_equal(1, extent.align_bytes);
+    assert_int_equal(1, weir_io_file_align_bytes(io, extent.file));
     assert_int_equal(0, fcntl(extent.drives[0].fd, F_GETFL) & O_DIRECT);
     assert_true(test_engine_script.refused_count > 0);
     assert_int_equal(1, lines.warning_count);

@@ -1,6 +1,7 @@
 #include "zero/checkpoint.h"
 #include "core/memory.h"
 
+#include <jansson.h>
 #include <string.h>
 
 static const char *whole_name(const struct weir_block_tensor *tensor)
@@ -35,8 +36,10 @@ static enum weir_status whole_add(struct weir_wholes *wholes, const struct weir_
                                   size_t array_count, size_t *index)
 {
     *index = whole_find(wholes, whole_name(t));
-    if (*index < wholes->count)
+    if (*index < wholes->count) {
+        wholes->wholes[*index].known_rows += t->shape[0];
         return WEIR_OK;
+    }
     WEIR_TRY(weir_grow(&wholes->wholes, &wholes->capacity, wholes->count + 1,
                        sizeof *wholes->wholes, "checkpoint tensors"));
     struct weir_whole *whole = &wholes->wholes[wholes->count];
@@ -45,6 +48,7 @@ static enum weir_status whole_add(struct weir_wholes *wholes, const struct weir_
         .kind = t->kind,
         .dim_count = t->dim_count,
         .count = t->count,
+        .known_rows = t->shape[0],
         .model_index = wholes->count++,
         .state_index = wholes->state_count,
     };
@@ -74,9 +78,24 @@ enum weir_status weir_wholes_make(const weir_run *run, struct weir_wholes *out)
         for (uint32_t t = 0; status == WEIR_OK && t < thing->tensor_count; t++)
             status = whole_add(out, &thing->tensors[t], array_count, &out->of[i][t]);
     }
+    for (size_t i = 0; status == WEIR_OK && i < out->count; i++)
+        if (out->wholes[i].known_rows != out->wholes[i].shape[0])
+            status = weir_fail(WEIR_ERR_ARG,
+                               "tensor \"%s\": blocks have %llu of its %llu rows; add the others",
+                               out->wholes[i].name, (unsigned long long)out->wholes[i].known_rows,
+                               (unsigned long long)out->wholes[i].shape[0]);
     if (status != WEIR_OK)
         weir_wholes_free(run, out);
     return status;
+}
+
+bool weir_checkpoint_name(const char *name)
+{
+    if (strlen(name) > WEIR_NAME_MOST_BYTES || strcmp(name, "__metadata__") == 0)
+        return false;
+    json_t *text = json_string(name); /* NULL: not UTF-8 */
+    json_decref(text);
+    return text != NULL;
 }
 
 void weir_wholes_free(const weir_run *run, struct weir_wholes *wholes)

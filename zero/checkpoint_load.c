@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define JSON_MOST_BYTES (1u << 20)
-
 struct load {
     weir_run *run;
     struct weir_wholes wholes;
@@ -54,24 +52,32 @@ static enum weir_status root_read(struct load *load, const json_t *root, const c
                          "checkpoint file \"%s\": dtype \"%s\", this run has \"%s\"; "
                          "resume with the dtype it was begun with",
                          path, dtype ? dtype : "?", mine);
+    const char *grad = json_string_value(json_object_get(root, "grad_dtype"));
+    mine = load->run->model.grad_dtype == WEIR_BF16 ? "bf16" : "fp32";
+    if (!grad || strcmp(grad, mine) != 0)
+        weir_log(
+            &load->run->log, WEIR_LOG_WARNING,
+            "checkpoint file \"%s\": gradients were kept in %s, this run keeps them in %s: the "
+            "bits will differ from the run that was begun",
+            path, grad ? grad : "?", mine);
     return WEIR_OK;
 }
 
-/* text has room for JSON_MOST_BYTES. */
+/* text has room for WEIR_JSON_MOST_BYTES. */
 static enum weir_status text_read(const char *path, char *text, size_t *byte_count)
 {
     int fd, error = weir_file_open(path, O_RDONLY | O_NONBLOCK, 0, &fd);
     if (error)
         return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": cannot be opened",
                                path);
-    error = weir_file_read(fd, text, JSON_MOST_BYTES, 0, byte_count);
+    error = weir_file_read(fd, text, WEIR_JSON_MOST_BYTES, 0, byte_count);
     close(fd);
     if (error)
         return weir_fail_errno(WEIR_ERR_IO, error, "checkpoint file \"%s\": cannot be read", path);
-    if (*byte_count == JSON_MOST_BYTES)
+    if (*byte_count == WEIR_JSON_MOST_BYTES)
         return weir_fail(WEIR_ERR_CORRUPT,
                          "checkpoint file \"%s\": %u bytes or more; not a file of weir's", path,
-                         JSON_MOST_BYTES);
+                         WEIR_JSON_MOST_BYTES);
     return WEIR_OK;
 }
 
@@ -80,7 +86,7 @@ static enum weir_status json_read(struct load *load, const char *directory)
     char path[PATH_MAX], *text;
     size_t byte_count;
     snprintf(path, sizeof path, "%s/%s", directory, WEIR_FILE_JSON);
-    WEIR_TRY(weir_alloc(&text, JSON_MOST_BYTES, 1, "state.json"));
+    WEIR_TRY(weir_alloc(&text, WEIR_JSON_MOST_BYTES, 1, "state.json"));
     enum weir_status read = text_read(path, text, &byte_count);
     json_error_t error;
     json_t *root =
@@ -100,7 +106,7 @@ static enum weir_status tensor_match(const struct weir_tensors *set, const char 
                                      enum weir_file_dtype dtype,
                                      const struct weir_file_tensor **out)
 {
-    char name[1024];
+    char name[WEIR_NAME_MOST_BYTES + 32];
     snprintf(name, sizeof name, "%s%s", whole->name, suffix);
     *out = weir_tensors_find(set, name);
     if (!*out)
@@ -113,6 +119,27 @@ static enum weir_status tensor_match(const struct weir_tensors *set, const char 
                          file, name, weir_file_dtype_name((*out)->dtype),
                          (unsigned long long)(*out)->element_count, weir_file_dtype_name(dtype),
                          (unsigned long long)whole->count);
+    bool alike = (*out)->dim_count == whole->dim_count;
+    for (uint32_t d = 0; alike && d < whole->dim_count; d++)
+        alike = (*out)->shape[d] == whole->shape[d];
+    if (!alike)
+        return weir_fail(WEIR_ERR_ARG,
+                         "checkpoint file \"%s\": tensor \"%s\" has the elements of this run's in "
+                         "another shape: %u dimensions, the first %llu, here %u and %llu; load the "
+                         "checkpoint of this model",
+                         file, name, (*out)->dim_count, (unsigned long long)(*out)->shape[0],
+                         whole->dim_count, (unsigned long long)whole->shape[0]);
+    return WEIR_OK;
+}
+
+/* Every tensor of the run was found: more in the file are another model's. */
+static enum weir_status count_match(const struct weir_tensors *set, const char *file, size_t count)
+{
+    if (weir_tensors_count(set) != count)
+        return weir_fail(WEIR_ERR_ARG,
+                         "checkpoint file \"%s\": %zu tensors, this run has %zu of them and no "
+                         "others; load the checkpoint of this model",
+                         file, weir_tensors_count(set), count);
     return WEIR_OK;
 }
 
@@ -132,7 +159,8 @@ static enum weir_status tensors_match(struct load *load)
                                   &load->state_of[whole->state_index + a]));
         }
     }
-    return WEIR_OK;
+    WEIR_TRY(count_match(load->weights, WEIR_FILE_MODEL, load->wholes.count));
+    return count_match(load->states, WEIR_FILE_STATES, load->wholes.state_count);
 }
 
 static enum weir_status load_open(struct load *load, const char *directory)

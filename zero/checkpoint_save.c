@@ -126,8 +126,12 @@ static enum weir_status json_write(struct save *save, const char *caller_json)
                   run->model.grad_dtype == WEIR_BF16 ? "bf16" : "fp32", "caller", caller);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     enum weir_status status =
-        text ? weir_directory_file(&save->directory, WEIR_FILE_JSON, text, strlen(text))
-             : weir_fail(WEIR_ERR_NOMEM, "weir_save: no memory for %s", WEIR_FILE_JSON);
+        !text ? weir_fail(WEIR_ERR_NOMEM, "weir_save: no memory for %s", WEIR_FILE_JSON)
+        : strlen(text) >= WEIR_JSON_MOST_BYTES
+            ? weir_fail(WEIR_ERR_ARG,
+                        "weir_save: %s would have %zu bytes, %u at most; shorten caller_json",
+                        WEIR_FILE_JSON, strlen(text), WEIR_JSON_MOST_BYTES - 1)
+            : weir_directory_file(&save->directory, WEIR_FILE_JSON, text, strlen(text));
     free(text);
     json_decref(root);
     return status;
@@ -169,7 +173,7 @@ enum weir_status weir_save(weir_run *run, const char *directory, const char *cal
     struct save save = {.run = run};
     enum weir_status status = save_all(&save, directory, caller_json, files, file_count);
     if (status == WEIR_OK)
-        status = weir_directory_commit(&save.directory);
+        status = weir_directory_commit(&save.directory, &run->log);
     if (status != WEIR_OK) {
         struct weir_error error = *weir_last_error();
         if (save.weight_file)

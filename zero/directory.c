@@ -15,7 +15,11 @@
 /* A checkpoint is flat; anything deeper is not ours and stays. */
 static enum weir_status flat_remove(const char *path)
 {
-    DIR *dir = opendir(path);
+    /* Never through a link: the files there may be another checkpoint's. */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir && fd >= 0)
+        close(fd);
     if (!dir)
         return errno == ENOENT ? WEIR_OK
                                : weir_fail_errno(WEIR_ERR_IO, errno,
@@ -39,7 +43,31 @@ static void paths_free(struct weir_directory *d)
 {
     weir_free(d->path);
     weir_free(d->temporary);
-    *d = (struct weir_directory){NULL, NULL};
+    *d = (struct weir_directory){0};
+}
+
+/* Whether two names can change places here. */
+static enum weir_status exchange_try(const struct weir_directory *d)
+{
+    char a[PATH_MAX], b[PATH_MAX];
+    WEIR_TRY(weir_directory_path(d, "a", a, sizeof a));
+    WEIR_TRY(weir_directory_path(d, "b", b, sizeof b));
+    WEIR_TRY(weir_directory_file(d, "a", "", 0));
+    WEIR_TRY(weir_directory_file(d, "b", "", 0));
+    int error = weir_file_rename(a, b, WEIR_FILE_EXCHANGE);
+    unlink(a);
+    unlink(b);
+    if (error == EINVAL)
+        return weir_fail(WEIR_ERR_UNSUPPORTED,
+                         "checkpoint \"%s\" exists, and its file system cannot exchange two "
+                         "directories at once; save under a new name",
+                         d->path);
+    if (error)
+        return weir_fail_errno(WEIR_ERR_IO, error,
+                               "checkpoint \"%s\": files in \"%s\" cannot be "
+                               "renamed",
+                               d->path, d->temporary);
+    return WEIR_OK;
 }
 
 static enum weir_status begin(struct weir_directory *d, const char *path)
@@ -50,18 +78,26 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
     size_t bytes = strlen(d->path) + sizeof ".tmp";
     WEIR_TRY(weir_alloc(&d->temporary, bytes, 1, "path"));
     snprintf(d->temporary, bytes, "%s.tmp", d->path);
+    struct stat there;
+    bool exists = lstat(d->path, &there) == 0;
+    if (exists && !S_ISDIR(there.st_mode))
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "checkpoint \"%s\": a link or file of that name is in the way; name another "
+            "directory",
+            d->path);
     WEIR_TRY(flat_remove(d->temporary));
     if (mkdir(d->temporary, 0777) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno,
                                "checkpoint \"%s\": directory \"%s\" cannot be "
                                "made",
                                d->path, d->temporary);
-    return WEIR_OK;
+    return exists ? exchange_try(d) : WEIR_OK;
 }
 
 enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path)
 {
-    *directory = (struct weir_directory){NULL, NULL};
+    *directory = (struct weir_directory){0};
     enum weir_status status = begin(directory, path);
     if (status != WEIR_OK)
         paths_free(directory);
@@ -114,7 +150,7 @@ enum weir_status weir_directory_sync(const char *path)
     return WEIR_OK;
 }
 
-static enum weir_status place(const struct weir_directory *d)
+static enum weir_status place(struct weir_directory *d, struct weir_log *log)
 {
     WEIR_TRY(weir_directory_sync(d->temporary));
     bool exists = access(d->path, F_OK) == 0;
@@ -125,15 +161,20 @@ static enum weir_status place(const struct weir_directory *d)
                                "checkpoint \"%s\": \"%s\" cannot be renamed to "
                                "it",
                                d->path, d->temporary);
+    d->placed = true;
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%s", d->path);
     WEIR_TRY(weir_directory_sync(dirname(parent)));
-    return exists ? flat_remove(d->temporary) : WEIR_OK;
+    if (exists && flat_remove(d->temporary) != WEIR_OK)
+        weir_log(log, WEIR_LOG_WARNING,
+                 "checkpoint \"%s\" is saved; the one before is left over: %s", d->path,
+                 weir_last_error()->text);
+    return WEIR_OK;
 }
 
-enum weir_status weir_directory_commit(struct weir_directory *directory)
+enum weir_status weir_directory_commit(struct weir_directory *directory, struct weir_log *log)
 {
-    enum weir_status status = place(directory);
+    enum weir_status status = place(directory, log);
     if (status != WEIR_OK) {
         struct weir_error error = *weir_last_error();
         weir_directory_abandon(directory);
@@ -143,9 +184,11 @@ enum weir_status weir_directory_commit(struct weir_directory *directory)
     return status;
 }
 
+/* Once in its place the new one is whole, and the one before stays too until the rename is known to
+ * last. */
 void weir_directory_abandon(struct weir_directory *directory)
 {
-    if (directory->temporary)
+    if (directory->temporary && !directory->placed)
         (void)flat_remove(directory->temporary);
     paths_free(directory);
 }

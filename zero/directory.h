@@ -10,9 +10,11 @@
 struct weir_directory {
     char *path;      /* where it will stand */
     char *temporary; /* path.tmp, beside it */
+    bool placed;     /* renamed to its place */
 };
 
-/* Makes the temporary directory; what an earlier, killed run left under that name is removed. */
+/* Makes the temporary directory; what an earlier, killed run left under that name is removed. ARG
+ * if path is something else than a directory, UNSUPPORTED if it exists and cannot be exchanged. */
 enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path);
 /* temporary/name into out. */
 enum weir_status weir_directory_path(const struct weir_directory *directory, const char *name,
@@ -20,8 +22,9 @@ enum weir_status weir_directory_path(const struct weir_directory *directory, con
 enum weir_status weir_directory_file(const struct weir_directory *directory, const char *name,
                                      const void *bytes, size_t byte_count);
 /* Sync the directory, rename it to its place (an existing one is exchanged, then deleted), sync the
- * parent. Ends the directory whatever is returned. */
-enum weir_status weir_directory_commit(struct weir_directory *directory);
+ * parent. Ends the directory whatever is returned; where the sync failed, the existing one is left
+ * as path.tmp. */
+enum weir_status weir_directory_commit(struct weir_directory *directory, struct weir_log *log);
 /* A rename in the directory survives a crash once this returns. */
 enum weir_status weir_directory_sync(const char *path);
 /* Remove what was begun. */

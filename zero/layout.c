@@ -183,6 +183,10 @@ enum weir_status weir_predict(weir_run *run, const char *name, struct weir_predi
     struct weir_key *key = weir_run_key(run, name);
     if (!key)
         return weir_fail(WEIR_ERR_ARG, "weir_predict: key \"%s\" was never recorded", name);
+    if (!key->trace->sealed)
+        return weir_fail(WEIR_ERR_STATE,
+                         "weir_predict: key \"%s\" is being recorded; end its dry step first",
+                         name);
     WEIR_TRY(weir_run_result(run, cost_ready(run)));
     if (key->plan)
         return prediction_fill(run, key->plan, key->trace, run->homes, out);
@@ -248,8 +252,27 @@ static enum weir_status homes_clear(weir_run *run)
     return run->table->stream_sync(run->compute);
 }
 
+#define FILL_LOG_NS 5000000000u
+
+struct fill_log {
+    struct weir_log *log;
+    uint64_t next_ns;
+};
+
+/* Of an extent that takes long to write. */
+static void fill_progress(void *context, uint64_t done_bytes, uint64_t all_bytes)
+{
+    struct fill_log *fill = context;
+    if (weir_now_ns() < fill->next_ns)
+        return;
+    fill->next_ns = weir_now_ns() + FILL_LOG_NS;
+    weir_log(fill->log, WEIR_LOG_INFO, "extent: %llu of %llu MiB written",
+             (unsigned long long)(done_bytes >> 20), (unsigned long long)(all_bytes >> 20));
+}
+
 static enum weir_status extent_make(weir_run *run, uint64_t nvme_bytes)
 {
+    struct fill_log fill = {&run->log, weir_now_ns() + FILL_LOG_NS};
     struct weir_extent_place places[WEIR_DRIVES_MOST];
     weir_drives_places(&run->drives, places);
     WEIR_TRY(weir_extent_open(&run->extent, run->io,
@@ -257,6 +280,8 @@ static enum weir_status extent_make(weir_run *run, uint64_t nvme_bytes)
                                                             .place_count = run->drives.count,
                                                             .byte_count = nvme_bytes,
                                                             .verify = run->options.verify,
+                                                            .progress = fill_progress,
+                                                            .progress_context = &fill,
                                                             .log = &run->log}));
     return weir_drives_tune(run->io, &run->extent, run->drives.rates);
 }

@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "core/thread.h"
 #include "io/engine.h"
+#include "zero/checkpoint.h"
 #include "zero/math.h"
 
 #include <string.h>
@@ -115,6 +116,7 @@ static enum weir_status updater_open(weir_run *run, const struct weir_seams *sea
     WEIR_TRY(weir_kernels_find("host", &math));
     WEIR_TRY(table->open(&run->updater, &options));
     run->update_kernels = NULL;
+    run->update_stream = NULL;
     WEIR_TRY(math->open(&run->update_kernels, run->updater, options.thread_count, NULL, &run->log));
     return table->stream_create(run->updater, WEIR_ENGINE_COMPUTE, "updates", &run->update_stream);
 }
@@ -234,7 +236,10 @@ void weir_close(weir_run *run)
 
 enum weir_status weir_run_result(weir_run *run, enum weir_status status)
 {
-    if (!run->poisoned && (status == WEIR_ERR_IO || status == WEIR_ERR_CORRUPT ||
+    /* No space in a home: file systems that never overwrite in place say so of a write to bytes
+     * that were there (btrfs, ZFS, thin volumes). What was moved is then half a block. */
+    bool half = status == WEIR_ERR_NOSPACE && run->laid_out;
+    if (!run->poisoned && (half || status == WEIR_ERR_IO || status == WEIR_ERR_CORRUPT ||
                            status == WEIR_ERR_DEVICE || status == WEIR_ERR_COMM)) {
         run->poisoned = true;
         run->poison = *weir_last_error();
@@ -298,16 +303,34 @@ static enum weir_status tensors_open(weir_run *run, const char *call)
     return WEIR_OK;
 }
 
+static enum weir_status name_valid(const char *name, const char *call)
+{
+    if (!name || weir_checkpoint_name(name))
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_ARG,
+                     "%s: the name \"%.40s\" of %zu bytes; names are UTF-8 of at most %u bytes and "
+                     "not \"__metadata__\"",
+                     call, name, strlen(name), WEIR_NAME_MOST_BYTES);
+}
+
 enum weir_status weir_block_add(weir_run *run, const struct weir_tensor *tensors,
                                 size_t tensor_count, uint32_t *id)
 {
     WEIR_TRY(tensors_open(run, "weir_block_add"));
+    for (size_t i = 0; i < tensor_count; i++) {
+        if (tensors[i].struct_bytes < sizeof *tensors)
+            break; /* refused below */
+        WEIR_TRY(name_valid(tensors[i].name, "weir_block_add"));
+        WEIR_TRY(name_valid(tensors[i].whole_name, "weir_block_add"));
+    }
     return weir_model_block_add(&run->model, tensors, tensor_count, id);
 }
 
 enum weir_status weir_kept_add(weir_run *run, const struct weir_kept *kept, uint32_t *id)
 {
     WEIR_TRY(tensors_open(run, "weir_kept_add"));
+    if (kept->struct_bytes >= sizeof *kept)
+        WEIR_TRY(name_valid(kept->name, "weir_kept_add"));
     return weir_model_kept_add(&run->model, kept, id);
 }
 

@@ -23,7 +23,6 @@ struct weir_key {
     struct weir_trace *trace;
     struct weir_plan *plan; /* NULL: not laid out */
     struct weir_score *score;
-    bool training; /* its dry step_end had an update */
 };
 
 /* The update that a pending block still owes (4o): its own copy. */
@@ -100,7 +99,8 @@ struct weir_run {
 enum weir_status weir_open_with(weir_run **out, const struct weir_options *options,
                                 const struct weir_seams *seams);
 
-/* Keep status: after IO, CORRUPT, DEVICE, COMM the run answers only close. */
+/* Keep status: after IO, CORRUPT, DEVICE, COMM, and after NOSPACE in a home, the run answers only
+ * close. */
 enum weir_status weir_run_result(weir_run *run, enum weir_status status);
 /* WEIR_OK, or what poisoned the run: itself, or its device. */
 enum weir_status weir_run_alive(weir_run *run);

@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "zero/run.h"
 
+#include <math.h>
 #include <string.h>
 
 struct weir_key *weir_run_key(const weir_run *run, const char *name)
@@ -33,6 +34,16 @@ static enum weir_status key_make(weir_run *run, const char *name, struct weir_ke
         weir_key_free(key);
     *out = key;
     return status;
+}
+
+/* As if it had never been recorded; it has no plan yet. */
+static void key_remove(weir_run *run, struct weir_key *key)
+{
+    size_t i = 0;
+    while (run->keys[i] != key)
+        i++;
+    memmove(&run->keys[i], &run->keys[i + 1], (--run->key_count - i) * sizeof(struct weir_key *));
+    weir_key_free(key);
 }
 
 /* A key is recorded once; before its layout again, which replaces the trace. */
@@ -78,10 +89,12 @@ static enum weir_status real_begin(weir_run *run, const char *name)
 enum weir_status weir_step_begin(weir_run *run, const char *key, bool dry)
 {
     WEIR_TRY(weir_run_alive(run));
-    if (!key || run->key)
-        return weir_fail(WEIR_ERR_STATE, "weir_step_begin: %s%s",
-                         key ? "already inside step " : "key is NULL",
-                         key ? run->key->trace->key : "");
+    if (!key)
+        return weir_fail(WEIR_ERR_ARG, "weir_step_begin: key is NULL; name the step's shape");
+    if (run->key)
+        return weir_fail(WEIR_ERR_STATE,
+                         "weir_step_begin: already inside step \"%s\"; end or abort it first",
+                         run->key->trace->key);
     return weir_run_result(run, dry ? dry_begin(run, key) : real_begin(run, key));
 }
 
@@ -165,10 +178,9 @@ static void pending_clear(weir_run *run)
         run->pending[trace->uses[i].id] = false;
 }
 
-static enum weir_status dry_end(weir_run *run, const struct weir_update *update)
+static enum weir_status dry_end(weir_run *run)
 {
     WEIR_TRY(weir_trace_seal(run->key->trace, &run->model));
-    run->key->training = update != NULL;
     run->key = NULL;
     return WEIR_OK;
 }
@@ -215,14 +227,17 @@ static enum weir_status real_end(weir_run *run, const struct weir_update *update
 
 static enum weir_status update_valid(const struct weir_update *u)
 {
-    if (u &&
-        (u->struct_bytes < sizeof *u || !(u->beta1 >= 0 && u->beta1 < 1) ||
-         !(u->beta2 >= 0 && u->beta2 < 1) || !(u->eps >= 0) || !(u->clip >= 0) || !(u->lr >= 0)))
-        return weir_fail(WEIR_ERR_ARG,
-                         "weir_step_end: struct_bytes %zu, lr %g, beta1 %g, beta2 %g, eps %g, clip "
-                         "%g; betas lie in [0, 1), the rest is not negative",
-                         u->struct_bytes, (double)u->lr, (double)u->beta1, (double)u->beta2,
-                         (double)u->eps, (double)u->clip);
+    if (u && (u->struct_bytes < sizeof *u || !(u->beta1 >= 0 && u->beta1 < 1) ||
+              !(u->beta2 >= 0 && u->beta2 < 1) || !(u->eps >= 0 && isfinite(u->eps)) ||
+              !(u->clip >= 0) || !(u->lr >= 0 && isfinite(u->lr)) ||
+              !(u->weight_decay >= 0 && isfinite(u->weight_decay))))
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "weir_step_end: struct_bytes %zu, lr %g, beta1 %g, beta2 %g, eps %g, "
+            "weight_decay %g, clip %g; betas lie in [0, 1), the rest is finite and not "
+            "negative",
+            u->struct_bytes, (double)u->lr, (double)u->beta1, (double)u->beta2, (double)u->eps,
+            (double)u->weight_decay, (double)u->clip);
     return WEIR_OK;
 }
 
@@ -231,17 +246,14 @@ enum weir_status weir_step_end(weir_run *run, const struct weir_update *update,
 {
     WEIR_TRY(inside(run, "weir_step_end"));
     WEIR_TRY(update_valid(update));
-    return weir_run_result(run, run->dry ? dry_end(run, update) : real_end(run, update, report));
+    return weir_run_result(run, run->dry ? dry_end(run) : real_end(run, update, report));
 }
 
 enum weir_status weir_step_abort(weir_run *run)
 {
     WEIR_TRY(inside(run, "weir_step_abort"));
     if (run->dry) {
-        struct weir_trace *trace;
-        WEIR_TRY(weir_trace_open(&trace, run->key->trace->key));
-        weir_trace_close(run->key->trace);
-        run->key->trace = trace;
+        key_remove(run, run->key);
         run->key = NULL;
         return WEIR_OK;
     }

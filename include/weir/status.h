@@ -62,7 +62,7 @@ struct weir_error {
 };
 
 /* The calling thread's last failure; status WEIR_OK and an empty text if there was none.
- * Borrowed: valid until the thread's next failing weir call. */
+ * Borrowed: valid until the thread's next weir call. */
 const struct weir_error *weir_last_error(void);
 
 /* "WEIR_ERR_NOMEM" and so on; never NULL. */
