@@ -92,7 +92,11 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
                                "checkpoint \"%s\": directory \"%s\" cannot be "
                                "made",
                                d->path, d->temporary);
-    return exists ? exchange_try(d) : WEIR_OK;
+    if (!exists || exchange_try(d) == WEIR_OK)
+        return WEIR_OK;
+    struct weir_error error = *weir_last_error();
+    (void)flat_remove(d->temporary);
+    return weir_fail_with(&error);
 }
 
 enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path)
