@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORDER_COUNT     4
-#define TRIES_PER_ORDER 12
+#define ORDER_COUNT 4
+#define TRIES       40
+#define NEAR        32 /* 1/32 above enough */
 
 /* A placed span. The boxes of a try are kept sorted by `low`, so that first fit is one scan. */
 struct box {
@@ -100,11 +101,12 @@ static void box_insert(struct box *boxes, size_t count, struct box box)
     boxes[low] = box;
 }
 
-/* Place all spans in the present order; *top is the position of the one that sticks out. */
+/* Place all spans in the present order, or until one sticks out of the best placement so far; *top
+ * is the position of the highest. */
 static uint64_t first_fit(struct work *work, size_t *top)
 {
     uint64_t height = 0;
-    for (size_t i = 0; i < work->span_count; i++) {
+    for (size_t i = 0; i < work->span_count && height < work->best_height; i++) {
         const struct weir_span *span = &work->spans[work->ranks[i].span];
         uint64_t at = lowest_fit(work->boxes, i, span);
         box_insert(work->boxes, i, (struct box){span->start, span->end, at, at + span->bytes});
@@ -117,22 +119,34 @@ static uint64_t first_fit(struct work *work, size_t *top)
     return height;
 }
 
+/* One placement in the present order; true: low enough. */
+static bool try_order(struct work *work, uint64_t enough, size_t *top)
+{
+    uint64_t height = first_fit(work, top);
+    if (height < work->best_height) {
+        work->best_height = height;
+        memcpy(work->best, work->offsets, work->span_count * sizeof *work->best);
+    }
+    return work->best_height <= enough;
+}
+
+/* Each order once; then, if it is not far from enough, the best one again and again. */
 static void search(struct work *work, uint64_t enough)
 {
+    int best = 0;
+    size_t top = 0;
     for (int order = 0; order < ORDER_COUNT; order++) {
+        uint64_t before = work->best_height;
         order_make(work, order);
-        for (int try = 0; try < TRIES_PER_ORDER; try++) {
-            size_t top = 0;
-            uint64_t height = first_fit(work, &top);
-            if (height < work->best_height) {
-                work->best_height = height;
-                memcpy(work->best, work->offsets, work->span_count * sizeof *work->best);
-            }
-            if (work->best_height <= enough)
-                return;
-            order_move_to_front(work, top);
-        }
+        if (try_order(work, enough, &top))
+            return;
+        best = work->best_height < before ? order : best;
     }
+    if (work->best_height - enough > enough / NEAR)
+        return;
+    order_make(work, best);
+    for (int try = 0; try < TRIES && !try_order(work, enough, &top); try++)
+        order_move_to_front(work, top);
 }
 
 /* The most bytes that live at once: no placement is lower, so reaching it ends the search.

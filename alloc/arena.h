@@ -18,9 +18,9 @@ struct weir_span {
 #define WEIR_ARENA_ALIGN_BYTES 4096
 
 /*
- * First fit in a few orders; then whoever sticks out goes first and all is placed again, until the
- * height is at most `enough` or the tries are used up. The best placement found is written to
- * spans[].offset and its height to *height.
+ * First fit in a few orders; where the best of them is not far above `enough`, whoever sticks out
+ * goes first and all is placed again, until the height is at most `enough` or the tries are used
+ * up. The best placement found is written to spans[].offset and its height to *height.
  *
  * returns: WEIR_ERR_NOMEM  heap memory for the work
  */

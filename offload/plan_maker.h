@@ -26,6 +26,8 @@ struct weir_maker {
     size_t coming_count;
     uint32_t *going; /* stays sorted by b */
     size_t going_count;
+    uint32_t *homes; /* items that live on the device */
+    size_t home_count;
     uint64_t ring_head;
     uint32_t *stage_first; /* [stage + 1]: into stage_touch */
     struct weir_touch *stage_touch;

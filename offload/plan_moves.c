@@ -380,10 +380,8 @@ enum weir_status weir_maker_depart(struct weir_maker *m, uint32_t index)
 enum weir_status weir_maker_homes_depart(struct weir_maker *m, uint32_t stage)
 {
     struct weir_draft *d = m->d;
-    for (size_t i = 0; i < d->item_count; i++) {
-        const struct weir_item *item = &d->items[i];
-        if (!item->home)
-            continue;
+    for (size_t i = 0; i < m->home_count; i++) {
+        const struct weir_item *item = &d->items[m->homes[i]];
         const struct weir_place *at = d->homes->blocks[item->id][0].part;
         for (uint32_t u = 0; u < item->use_count; u++) {
             const struct weir_item_use *use = &d->uses[item->first_use + u];

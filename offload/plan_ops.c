@@ -258,12 +258,22 @@ static enum weir_status ops_make(struct weir_maker *m)
     return WEIR_OK;
 }
 
+static enum weir_status homes_list(struct weir_maker *m)
+{
+    WEIR_TRY(weir_alloc(&m->homes, m->d->item_count, sizeof *m->homes, "plan homes"));
+    for (uint32_t i = 0; i < m->d->item_count; i++)
+        if (m->d->items[i].home)
+            m->homes[m->home_count++] = i;
+    return WEIR_OK;
+}
+
 static enum weir_status make_all(struct weir_maker *m)
 {
     waits_place(m);
     WEIR_TRY(views_make(m));
     WEIR_TRY(coming_make(m));
     WEIR_TRY(going_make(m));
+    WEIR_TRY(homes_list(m));
     WEIR_TRY(stage_touches_make(m));
     WEIR_TRY(weir_board_open(&m->board));
     return ops_make(m);
@@ -276,6 +286,7 @@ enum weir_status weir_draft_ops(struct weir_draft *draft, struct weir_plan *plan
     weir_board_close(m.board);
     weir_free(m.coming);
     weir_free(m.going);
+    weir_free(m.homes);
     weir_free(m.stage_first);
     weir_free(m.stage_touch);
     return status;

@@ -321,29 +321,45 @@ static enum weir_status host_arena(struct weir_draft *d, uint64_t room)
     }
 }
 
-/* Aim lower until what the arena makes of it fits. */
+/* What the arena makes of an aim at so many bytes. */
+static enum weir_status device_aim(struct weir_draft *d, uint64_t device_bytes, uint64_t aim,
+                                   struct weir_timeline *device, struct weir_timeline *host)
+{
+    device->capacity = aim;
+    WEIR_TRY(residency(d, device, host));
+    uint64_t ample = d->peak_bytes + d->peak_bytes / 16;
+    return device_arena(d, device_bytes < 2 * ample ? device_bytes : ample);
+}
+
+/* Aim lower by what sticks out until it fits, then halfway back up while that is worth it. */
 static enum weir_status device_fit(struct weir_draft *d, uint64_t device_bytes,
                                    struct weir_timeline *device, struct weir_timeline *host)
 {
-    device->capacity = device_bytes;
-    for (;;) {
-        WEIR_TRY(residency(d, device, host));
-        uint64_t ample = d->peak_bytes + d->peak_bytes / 16;
-        WEIR_TRY(device_arena(d, device_bytes < 2 * ample ? device_bytes : ample));
-        if (d->device_height <= device_bytes)
-            return WEIR_OK;
-        uint64_t lower = device_bytes / 64;
-        if (d->peak_bytes <= d->least_bytes || device->capacity <= d->least_bytes)
+    const uint64_t step = device_bytes / 64 + 1;
+    uint64_t aim = device_bytes, fails = device_bytes;
+    WEIR_TRY(device_aim(d, device_bytes, aim, device, host));
+    while (d->device_height > device_bytes) {
+        if (d->peak_bytes <= d->least_bytes || aim <= d->least_bytes)
             return weir_fail_budget(
                 d->over_budget,
                 "device: step \"%s\" needs %llu bytes when placed, %llu given; lower "
                 "the micro-batch or raise device_bytes",
                 d->trace->key, (unsigned long long)d->device_height,
                 (unsigned long long)device_bytes);
-        uint64_t next = device->capacity > lower ? device->capacity - lower : 0;
-        next = next < d->peak_bytes - 1 ? next : d->peak_bytes - 1;
-        device->capacity = next > d->least_bytes ? next : d->least_bytes;
+        uint64_t over = d->device_height - device_bytes, lower = over > step ? over : step;
+        fails = aim;
+        aim = aim > lower ? aim - lower : 0;
+        aim = aim < d->peak_bytes - 1 ? aim : d->peak_bytes - 1;
+        aim = aim > d->least_bytes ? aim : d->least_bytes;
+        WEIR_TRY(device_aim(d, device_bytes, aim, device, host));
     }
+    uint64_t fits = aim;
+    while (fails - fits > step) {
+        aim = fits + (fails - fits) / 2;
+        WEIR_TRY(device_aim(d, device_bytes, aim, device, host));
+        *(d->device_height <= device_bytes ? &fits : &fails) = aim;
+    }
+    return aim == fits ? WEIR_OK : device_aim(d, device_bytes, fits, device, host);
 }
 
 static void totals_count(struct weir_draft *d)

@@ -38,9 +38,9 @@ struct weir_drive {
 
 /* 0 without an NVMe tier. */
 size_t weir_drive_count(const weir_run *run);
-/* After the first weir_predict or weir_layout, or with costs given at open; before, rates and shares
- * are 0. Costs without rates of drives: 1 for each. An index past the last drive is WEIR_ERR_ARG.
- * Between steps. */
+/* After the first weir_predict or weir_layout, or with costs given at open; before, rates and
+ * shares are 0. Costs without rates of drives: 1 for each. An index past the last drive is
+ * WEIR_ERR_ARG. Between steps. */
 enum weir_status weir_drive_at(weir_run *run, size_t index, struct weir_drive *out) WEIR_MUST_CHECK;
 
 WEIR_API_END

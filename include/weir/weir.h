@@ -138,8 +138,7 @@ enum weir_status weir_kept_add(weir_run *run, const struct weir_kept *kept,
 /* Elements from a view's start to the tensor's; the same in weight, gradient and state. */
 uint64_t weir_block_offset(const weir_run *run, uint32_t block, size_t tensor);
 
-/* What a layout of this key would be, without making any slab or extent; the key's dry step has
- * ended. Bytes of one step. */
+/* What a layout of this recorded key would be, without making slab or extent. Bytes of one step. */
 struct weir_prediction {
     size_t struct_bytes;
     uint64_t device_bytes, host_bytes, nvme_bytes; /* held: homes and the most of the rest */
@@ -181,8 +180,7 @@ enum weir_status weir_want(weir_run *run, const struct weir_use *uses, size_t co
 enum weir_status weir_want_wait(weir_run *run) WEIR_MUST_CHECK;
 /* Device memory until all of the innermost want is done. Dry: NULL. */
 enum weir_status weir_scratch(weir_run *run, uint64_t bytes, void **out) WEIR_MUST_CHECK;
-/* Arithmetic that the caller queues before the next done (after a done: before the next want): the
- * planner's clock. Heard when dry, ignored otherwise. */
+/* Arithmetic that the caller queues here: the planner's clock. Heard when dry. */
 enum weir_status weir_work(weir_run *run, double flops) WEIR_MUST_CHECK;
 /* Copy the caller's bytes (all of the kept tensor) in or out, in order on the compute stream.
  * put: bytes may be reused at return. get: bytes are filled when weir_step_end returns. */
@@ -192,8 +190,7 @@ enum weir_status weir_done(weir_run *run, const uint32_t *ids, size_t count) WEI
 /* update NULL: evaluation. Waits until every transfer is complete. */
 enum weir_status weir_step_end(weir_run *run, const struct weir_update *update,
                                struct weir_report *report) WEIR_MUST_CHECK;
-/* Drop this step: its gradients are gone, the weights are those of its beginning, but for blocks
- * wanted with WRITE, which may hold what the caller wrote, or a part. Dry: the key is forgotten. */
+/* Drop the step: weights as at its beginning, but where WRITE wrote. Dry: the key is forgotten. */
 enum weir_status weir_step_abort(weir_run *run) WEIR_MUST_CHECK;
 /* Finish all pending updates. */
 enum weir_status weir_flush(weir_run *run) WEIR_MUST_CHECK;
