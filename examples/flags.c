@@ -1,21 +1,23 @@
 #include "examples/flags.h"
 
 #include <errno.h>
-#include <math.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- one value */
 
 static enum weir_status number_read(const struct flag *flag, const char *text, double *out)
 {
-    bool positive = flag->kind == FLAG_POSITIVE;
     char *end;
     *out = strtod(text, &end);
-    if (end == text || *end || !isfinite(*out) || *out < 0 || (positive && *out <= 0))
-        return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a %s; write 0.5 or 8e9", flag->name, text,
-                         positive ? "positive number" : "number of 0 or more");
+    if (end == text || *end || !(*out >= flag->low && *out <= flag->high)) /* nan is neither */
+        return weir_fail(WEIR_ERR_ARG, "%s: \"%s\" is not a number from %g to %g", flag->name, text,
+                         flag->low, flag->high);
     return WEIR_OK;
 }
 
@@ -140,7 +142,6 @@ static enum weir_status value_read(const struct flag *flag, char *text, void *fi
     case FLAG_TEXTS:
         return texts_read(flag, text, field);
     case FLAG_NUMBER:
-    case FLAG_POSITIVE:
         return number_read(flag, text, field);
     case FLAG_COUNTS:
     case FLAG_BYTES_LIST:
@@ -208,6 +209,37 @@ enum weir_status flags_read(const struct flag_table *table, void *fields, bool *
         seen[f] = true;
         WEIR_TRY(value_read(flag, value, (char *)fields + flag->field));
     }
+    return WEIR_OK;
+}
+
+/* ---- what the table cannot say */
+
+const struct flag *flag_seen(const struct flag_table *table, const bool *seen, const size_t *fields,
+                             size_t count)
+{
+    for (size_t f = 0; f < table->count; f++)
+        for (size_t i = 0; seen[f] && i < count; i++)
+            if (table->flags[f].field == fields[i])
+                return &table->flags[f];
+    return NULL;
+}
+
+enum weir_status flag_file_check(const char *name, const char *path, bool replaced)
+{
+    char folder[PATH_MAX];
+    struct stat st;
+    size_t count = strlen(path);
+    if (count + sizeof ".weir-export" > sizeof folder)
+        return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", name, count);
+    memcpy(folder, path, count + 1);
+    bool exists = stat(path, &st) == 0;
+    if (exists && (S_ISDIR(st.st_mode) || (replaced && !S_ISREG(st.st_mode))))
+        return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is no file; give the name of one", name, path);
+    if (exists && !replaced && access(path, W_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": cannot be written", name, path);
+    if ((!exists || replaced) && access(dirname(folder), W_OK | X_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": its folder cannot be written", name,
+                               path);
     return WEIR_OK;
 }
 

@@ -27,8 +27,7 @@ enum flag_kind {
     FLAG_SWITCH,     /* bool; takes no value */
     FLAG_TEXT,       /* const char *, into the words */
     FLAG_TEXTS,      /* struct text_list, into the words, whose commas become ends */
-    FLAG_NUMBER,     /* double, 0 or more */
-    FLAG_POSITIVE,   /* double, above 0 */
+    FLAG_NUMBER,     /* double, from low to high */
     FLAG_COUNT,      /* uint64_t */
     FLAG_COUNT32,    /* uint32_t, or an int that `most` fits */
     FLAG_COUNTS,     /* struct number_list */
@@ -45,6 +44,7 @@ struct flag {
     size_t field;         /* offset in what flags_read fills */
     const char *help;     /* what it does, its unit, its default */
     uint64_t least, most; /* of counts; most 0: INT64_MAX. Of choices: `most` names */
+    double low, high;     /* of numbers: what the program can work with */
     const char *const *names;
     unsigned commands; /* a bit for each that takes it; 0: all */
 };
@@ -61,9 +61,15 @@ struct flag_table {
  * have been set. */
 enum weir_status flags_read(const struct flag_table *table, void *fields, bool *seen, int count,
                             char **words);
+/* The first that was seen of those that set one of the fields; NULL: none. */
+const struct flag *flag_seen(const struct flag_table *table, const bool *seen, const size_t *fields,
+                             size_t count);
 /* Each flag of the command with its help, in lines of 100 characters, to stdout. */
 void flags_print(const struct flag_table *table);
 /* A size as 512MiB, 2GiB, 600TB, at least 1 byte: text[0..length). name is for the error. */
 enum weir_status flag_bytes(const char *name, const char *text, size_t length, uint64_t *out);
+/* The file that a flag names can be made: asked before anything that it is to hold. replaced: it
+ * is written beside its place and renamed; else a device or pipe will do. */
+enum weir_status flag_file_check(const char *name, const char *path, bool replaced);
 
 #endif

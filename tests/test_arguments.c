@@ -1,4 +1,5 @@
 /* weir-train's command line: each flag reaches its field, each bad one is one error naming it. */
+#include "examples/flags.h"
 #include "examples/train/arguments.h"
 #include "tests/support.h"
 
@@ -123,7 +124,7 @@ static void bad_flags_are_refused_by_name(void **state)
         {"--l=1", "\"--l=1\" is not an option"},
         {"--lr=1 --lr 1", "--lr is given twice"},
         {"--lr 1 --min-lr 2", "--min-lr 2 is more than --lr 1"},
-        {"--eps 0", "--eps 0"},
+        {"--eps 0", "--eps: \"0\" is not a number from 1e-30 to 1"},
         {"--micro-batch 65536 --batch 65536 --seq-len 65536", "at most 2147483647 tokens"},
         {"--steps 0", "--steps: \"0\" is not a whole number from 1"},
         {"--steps -5", "--steps: \"-5\""},
@@ -140,8 +141,12 @@ static void bad_flags_are_refused_by_name(void **state)
         {"--lr nan", "--lr: \"nan\""},
         {"--lr inf", "--lr: \"inf\""},
         {"--clip -1", "--clip: \"-1\""},
-        {"--beta1 1", "--beta1 1"},
-        {"--beta2 1.5", "--beta2 1.5"},
+        {"--beta1 1", "--beta1: \"1\" is not a number from 0 to 0.999999"},
+        {"--beta2 0.99999999999", "--beta2: \"0.99999999999\""},
+        {"--lr 1e30", "--lr: \"1e30\" is not a number from 0 to 1e+06"},
+        {"--min-lr 1e30", "--min-lr: \"1e30\""},
+        {"--weight-decay 1e39", "--weight-decay: \"1e39\""},
+        {"--clip 1e39", "--clip: \"1e39\""},
         {"--lr-schedule step", "\"step\" is not one of cosine, linear, constant"},
         {"--dtype fp16", "--dtype: \"fp16\" is not one of bf16, fp32"},
         {"--grad-dtype int8", "--grad-dtype: \"int8\""},
@@ -194,15 +199,15 @@ static void files_are_checked_by_flag(void **state)
     char folder[256], path[300];
     test_directory_make(folder);
     snprintf(path, sizeof path, "%s/new", folder);
-    assert_ok(arguments_file_check("--log", path, false));
-    assert_ok(arguments_file_check("--log", "/dev/null", false));
-    assert_fails(arguments_file_check("--export-fp32", "/dev/null", true), WEIR_ERR_ARG, "no file");
-    assert_fails(arguments_file_check("--log", folder, false), WEIR_ERR_ARG, "is no file");
+    assert_ok(flag_file_check("--log", path, false));
+    assert_ok(flag_file_check("--log", "/dev/null", false));
+    assert_fails(flag_file_check("--export-fp32", "/dev/null", true), WEIR_ERR_ARG, "no file");
+    assert_fails(flag_file_check("--log", folder, false), WEIR_ERR_ARG, "is no file");
     snprintf(path, sizeof path, "%s/absent/new", folder);
-    assert_fails(arguments_file_check("--log", path, false), WEIR_ERR_IO, "--log \"");
+    assert_fails(flag_file_check("--log", path, false), WEIR_ERR_IO, "--log \"");
     char far[5000] = {0};
     memset(far, 'x', sizeof far - 1);
-    assert_fails(arguments_file_check("--log", far, false), WEIR_ERR_ARG, "4999 characters");
+    assert_fails(flag_file_check("--log", far, false), WEIR_ERR_ARG, "4999 characters");
     test_directory_remove(folder);
 }
 

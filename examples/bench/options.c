@@ -52,20 +52,21 @@ static const struct flag flags[] = {
      .help = "pages of the sweep's memory: huge, pages of 4 KiB, or those scattered (default huge, "
              "as in training)",
      FLAG_NAMES(layout_names), .commands = IO},
-    {"--seconds", "S", FLAG_POSITIVE, FIELD(seconds),
-     .help = "of each point in each round (default 0.5; all 0.2)", .commands = IO | ALL},
+    {"--seconds", "S", FLAG_NUMBER, FIELD(seconds),
+     .help = "of each point in each round (default 0.5; all 0.2)", .low = 0.001, .high = 86400,
+     .commands = IO | ALL},
     {"--rounds", "N", FLAG_COUNT, FIELD(rounds),
      .help = "all points are measured once a round; medians are shown (default 3; adam, gemm, "
              "memory, copy 5)",
      .least = 1, .most = ROUNDS_MOST},
-    {"--parameters", "N", FLAG_POSITIVE, FIELD(parameters),
+    {"--parameters", "N", FLAG_NUMBER, FIELD(parameters),
      .help = "io: of the model whose step is worked out, as 8e9; adam: that are updated (default "
              "67108864)",
-     .commands = IO | ADAM},
-    {"--endurance", "TB", FLAG_POSITIVE, FIELD(endurance),
+     .low = 1, .high = 1e13, .commands = IO | ADAM},
+    {"--endurance", "TB", FLAG_NUMBER, FIELD(endurance),
      .help =
          "written (10^12 bytes) that the drives are rated for, together: how many steps they last",
-     .commands = IO},
+     .low = 0.001, .high = 1e9, .commands = IO},
     {"--gradients", "G", FLAG_CHOICE, FIELD(gradients),
      .help = "that the replay reads beside states and weights: none, bf16 or fp32 (default none)",
      FLAG_NAMES(gradient_names), .commands = IO},

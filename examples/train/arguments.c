@@ -1,18 +1,18 @@
 #include "examples/train/arguments.h"
 #include "examples/flags.h"
 
-#include <errno.h>
-#include <libgen.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char *const schedule_names[] = {"cosine", "linear", "constant"};
 static const char *const dtype_names[] = {"bf16", "fp32"};
+
+/* Numbers become floats: none is infinite there, a beta below 1 does not become 1, and where a
+ * gradient was never anything but 0 its update is not 0 / 0. */
+#define RATE_MOST 1e6
+#define BETA_MOST 0.999999
+#define EPS_LEAST 1e-30
+#define CLIP_MOST 1e30
 
 #define FIELD(name) offsetof(struct arguments, name)
 static const struct flag flags[] = {
@@ -56,19 +56,25 @@ static const struct flag flags[] = {
      .most = 1 << 24},
     {"--steps", "N", FLAG_COUNT, FIELD(steps), .help = "steps to train in all (default 100)",
      .least = 1},
-    {"--lr", "X", FLAG_NUMBER, FIELD(lr), .help = "peak learning rate (default 3e-4)"},
+    {"--lr", "X", FLAG_NUMBER, FIELD(lr), .help = "peak learning rate (default 3e-4)", .low = 0,
+     .high = RATE_MOST},
     {"--min-lr", "X", FLAG_NUMBER, FIELD(min_lr),
-     .help = "learning rate at the end of the schedule (default 0.1 of --lr)"},
+     .help = "learning rate at the end of the schedule (default 0.1 of --lr)", .low = 0,
+     .high = RATE_MOST},
     {"--lr-schedule", "S", FLAG_CHOICE, FIELD(schedule),
      .help = "cosine, linear or constant (default cosine)", FLAG_NAMES(schedule_names)},
     {"--warmup", "N", FLAG_COUNT, FIELD(warmup), .help = "steps of linear warmup (default 0)"},
     {"--weight-decay", "X", FLAG_NUMBER, FIELD(weight_decay),
-     .help = "AdamW's decay of matrices; norms do not decay (default 0.1)"},
-    {"--beta1", "X", FLAG_NUMBER, FIELD(beta1), .help = "AdamW (default 0.9)"},
-    {"--beta2", "X", FLAG_NUMBER, FIELD(beta2), .help = "AdamW (default 0.95)"},
-    {"--eps", "X", FLAG_NUMBER, FIELD(eps), .help = "AdamW (default 1e-8)"},
+     .help = "AdamW's decay of matrices; norms do not decay (default 0.1)", .low = 0,
+     .high = RATE_MOST},
+    {"--beta1", "X", FLAG_NUMBER, FIELD(beta1), .help = "AdamW (default 0.9)", .low = 0,
+     .high = BETA_MOST},
+    {"--beta2", "X", FLAG_NUMBER, FIELD(beta2), .help = "AdamW (default 0.95)", .low = 0,
+     .high = BETA_MOST},
+    {"--eps", "X", FLAG_NUMBER, FIELD(eps), .help = "AdamW (default 1e-8)", .low = EPS_LEAST,
+     .high = 1},
     {"--clip", "X", FLAG_NUMBER, FIELD(clip),
-     .help = "most global gradient norm (0: no clipping; default 1)"},
+     .help = "most global gradient norm (0: no clipping; default 1)", .low = 0, .high = CLIP_MOST},
     {"--max-skips", "N", FLAG_COUNT, FIELD(max_skips),
      .help = "steps in a row with inf or nan gradients that end the run (default 10)", .least = 1},
     {"--dtype", "D", FLAG_CHOICE, FIELD(dtype),
@@ -146,17 +152,11 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
                          a->micro_batch, a->seq_len, INT32_MAX);
     if (a->min_lr > a->lr)
         return weir_fail(WEIR_ERR_ARG, "--min-lr %g is more than --lr %g", a->min_lr, a->lr);
-    if (a->eps < 1e-30) /* 0 / 0 where a gradient was never anything but 0 */
-        return weir_fail(WEIR_ERR_ARG, "--eps %g: at least 1e-30", a->eps);
-    if (a->beta1 >= 1 || a->beta2 >= 1)
-        return weir_fail(WEIR_ERR_ARG, "--beta1 %g, --beta2 %g: both lie below 1", a->beta1,
-                         a->beta2);
     static const size_t of_nvme[] = {FIELD(io_engine), FIELD(require_direct),
                                      FIELD(require_registered), FIELD(verify), FIELD(endurance)};
-    for (size_t f = 0; !a->nvme && f < FLAG_TOTAL; f++)
-        for (size_t i = 0; seen[f] && i < sizeof of_nvme / sizeof *of_nvme; i++)
-            if (flags[f].field == of_nvme[i])
-                return weir_fail(WEIR_ERR_ARG, "%s needs --nvme", flags[f].name);
+    const struct flag *flag = flag_seen(&table, seen, of_nvme, sizeof of_nvme / sizeof *of_nvme);
+    if (flag && !a->nvme)
+        return weir_fail(WEIR_ERR_ARG, "%s needs --nvme", flag->name);
     if (!a->out && (a->resume || a->save_every > 0))
         return weir_fail(WEIR_ERR_ARG, "%s needs --out", a->resume ? "--resume" : "--save-every");
     return WEIR_OK;
@@ -189,25 +189,6 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
     if (a->min_lr < 0)
         a->min_lr = 0.1 * a->lr;
     return a->help ? WEIR_OK : together_check(a, seen);
-}
-
-enum weir_status arguments_file_check(const char *flag, const char *path, bool replaced)
-{
-    char folder[PATH_MAX];
-    struct stat st;
-    size_t count = strlen(path);
-    if (count + sizeof ".weir-export" > sizeof folder)
-        return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", flag, count);
-    memcpy(folder, path, count + 1);
-    bool exists = stat(path, &st) == 0;
-    if (exists && (S_ISDIR(st.st_mode) || (replaced && !S_ISREG(st.st_mode))))
-        return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is no file; give the name of one", flag, path);
-    if (exists && !replaced && access(path, W_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": cannot be written", flag, path);
-    if ((!exists || replaced) && access(dirname(folder), W_OK | X_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": its folder cannot be written", flag,
-                               path);
-    return WEIR_OK;
 }
 
 double arguments_lr(const struct arguments *a, uint64_t step)

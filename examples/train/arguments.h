@@ -25,9 +25,6 @@ struct arguments {
 };
 
 enum weir_status arguments_read(struct arguments *arguments, int count, char **values);
-/* The file that a flag names can be made: asked before anything that it is to hold. replaced: it
- * is written beside its place and renamed; else a device or pipe will do. */
-enum weir_status arguments_file_check(const char *flag, const char *path, bool replaced);
 void arguments_help(void);
 /* Learning rate of step (from 0): warmup, then the schedule down to min_lr at the last step. */
 double arguments_lr(const struct arguments *arguments, uint64_t step);

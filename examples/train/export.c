@@ -1,7 +1,7 @@
 #include "examples/train/export.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "examples/train/arguments.h"
+#include "examples/flags.h"
 #include "examples/train/weights.h"
 #include "io/safetensors.h"
 #include "zero/directory.h"
@@ -28,7 +28,7 @@ struct export_file {
 static enum weir_status begin(struct export_file *e, const char *path, size_t most)
 {
     *e = (struct export_file){.path = path};
-    WEIR_TRY(arguments_file_check("--export-fp32", path, true));
+    WEIR_TRY(flag_file_check("--export-fp32", path, true));
     snprintf(e->temporary, sizeof e->temporary, "%s" TEMPORARY, path);
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
     return weir_alloc(&e->values, WEIGHTS_CHUNK, sizeof *e->values, "export's chunk");

@@ -2,6 +2,7 @@
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/thread.h"
+#include "examples/flags.h"
 #include "examples/train/export.h"
 #include "examples/train/rates.h"
 #include "examples/train/weights.h"
@@ -160,10 +161,10 @@ enum weir_status trainer_memory_check(const struct trainer *t)
 static enum weir_status files_check(const struct arguments *a)
 {
     if (a->log)
-        WEIR_TRY(arguments_file_check("--log", a->log, false));
+        WEIR_TRY(flag_file_check("--log", a->log, false));
     if (a->timeline)
-        WEIR_TRY(arguments_file_check("--timeline", a->timeline, false));
-    return a->export_fp32 ? arguments_file_check("--export-fp32", a->export_fp32, true) : WEIR_OK;
+        WEIR_TRY(flag_file_check("--timeline", a->timeline, false));
+    return a->export_fp32 ? flag_file_check("--export-fp32", a->export_fp32, true) : WEIR_OK;
 }
 
 enum weir_status trainer_open(struct trainer *t, const struct arguments *arguments,
