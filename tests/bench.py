@@ -205,11 +205,24 @@ def refused():
     """What cannot be measured is one line; what can only partly be is measured and said."""
     sub = f"{work}/sub"
     os.mkdir(sub)
-    fails("are the same directory", "io", "--path", f"{work},{sub}/..", *SHORT)
-    fails("/nowhere", "io", "--path", "/nowhere", *SHORT)
+    fails("are the same directory", "io", "--path", f"{work},{sub}/..", *SHORT, "--part", "sweep")
+    fails("/nowhere", "io", "--path", "/nowhere", *SHORT, "--part", "sweep")
     with open(f"{work}/sparse", "wb") as file:
         file.truncate(1 << 24)
     fails("nothing was written at byte 0", "io", "--file", f"{work}/sparse")
+    with open(f"{work}/given", "wb") as file:
+        file.write(os.urandom(64 << 20))
+    before = open(f"{work}/given", "rb").read()
+    few = ["--block", "1MiB", "--depth", "4", "--seconds", "0.02", "--rounds", "1"]
+    report = measured("io", "--file", f"{work}/given", "--pattern", "read", *few)
+    check({row["part"] for row in report["results"]} == {"io", "layout"} and any("replay" in note for note in report["notes"]), "a file that is only read is not replayed, and it is said")
+    check(open(f"{work}/given", "rb").read() == before, "and not written")
+    for late in (["--block", "8MiB"], few): # blocks in flight, windows of the replay
+        error = run("io", "--file", f"{work}/given", *late, status=2).stderr
+        check(error.count("\n") == 1 and "MiB" in error, f"before anything is measured: {error}")
+    for flag in ("--json", "--html"):
+        error = run("memory", "--bytes", "4MiB", flag, f"{work}/no-such/report", status=1).stderr
+        check(error.count("\n") == 1 and f"{flag} " in error, f"before anything is measured: {error}")
     if not os.path.exists("/dev/nvidiactl"):
         fails('device "cuda": ', "copy", "--device", "cuda", status=1)
     point = ["--block", "1MiB", "--depth", "4", "--bytes", "64MiB", "--seconds", "0.05", "--rounds", "1", "--part", "sweep", "--pattern", "read"]
@@ -243,7 +256,7 @@ def disk():
     try:
         fails("No space left", "memory", "--bytes", "4MiB", "--rounds", "1", "--html", f"{small}/page.html", status=1)
         check(os.listdir(small) == [], "no half page stays")
-        fails("free", "io", "--path", small, *SHORT, status=1)
+        fails("free", "io", "--path", small, *SHORT, "--part", "sweep", status=1)
     finally:
         subprocess.run(["umount", small], check=True)
 

@@ -172,8 +172,6 @@ static enum weir_status turns_take(const struct adam *a)
 enum weir_status adam_turns(const struct options *o)
 {
     struct adam a;
-    if (o->dtypes.count != 1)
-        return weir_fail(WEIR_ERR_ARG, "--turns: of which --dtype; give bf16 or fp32");
     WEIR_TRY(adam_open(&a, o));
     adam_fill(&a, o->dtypes.values[0] == 0 ? WEIR_BF16 : WEIR_FP32);
     enum weir_status status = turns_take(&a);

@@ -1,6 +1,7 @@
 #include "examples/bench/io.h"
 #include "core/memory.h"
 #include "examples/bench/commands.h"
+#include "examples/bench/replay_pattern.h"
 #include "examples/bench/units.h"
 
 #include <string.h>
@@ -134,11 +135,14 @@ static enum weir_status drives_add(const struct io_files *files, struct report *
         sum += files->target.files[f].share;
     for (uint32_t f = 0; f < files->target.file_count; f++) {
         const struct drive *drive = &files->where[f];
-        json_array_append_new(
-            drives, json_pack("{s:s, s:s, s:s, s:s, s:b, s:f}", "path", files->target.files[f].name,
-                              "file_system", drive->file_system, "device", drive->device, "disks",
-                              drive->disks, "direct", files->target.files[f].direct, "share",
-                              files->target.files[f].share / sum));
+        json_t *row = json_pack(
+            "{s:s, s:s, s:s, s:s, s:b, s:f}", "path", files->target.files[f].name, "file_system",
+            drive->file_system, "device", drive->device, "disks", drive->disks, "direct",
+            files->target.files[f].direct, "share", files->target.files[f].share / sum);
+        if (json_array_append_new(drives, row) != 0) { /* a NULL is refused too */
+            json_decref(drives);
+            return report_set(report, "drives", NULL);
+        }
         for (uint32_t other = 0; other < f; other++)
             if (*drive->device && strcmp(drive->device, files->where[other].device) == 0)
                 WEIR_TRY(report_note(report, "\"%s\" and \"%s\" are on the same device, %s",
@@ -176,32 +180,44 @@ static enum weir_status results_add(const struct io_files *files, const struct i
 
 /* ---- the command */
 
-static bool part_wanted(const struct options *o, enum part part)
+/* What a later part has no room for is said before the first one is measured. */
+static enum weir_status parts_fit(const struct io_files *files, const struct options *o)
 {
-    for (uint32_t i = 0; i < o->parts.count; i++)
-        if (o->parts.values[i] == (uint64_t)part)
-            return true;
-    return false;
+    for (uint32_t p = 0; p < o->patterns.count && options_want(o, PART_SWEEP); p++)
+        for (uint32_t b = 0; b < o->blocks.count; b++)
+            for (uint32_t d = 0; d < o->depths.count; d++)
+                WEIR_TRY(
+                    io_point_fits(&files->target,
+                                  &(struct io_point){.pattern = (enum pattern)o->patterns.values[p],
+                                                     .block_bytes = o->blocks.values[b],
+                                                     .depth = (uint32_t)o->depths.values[d]}));
+    if (options_want(o, PART_REPLAY))
+        return replay_fits(files->target.byte_count, (uint32_t)o->ring, o->gradients);
+    return WEIR_OK;
 }
 
 enum weir_status io_parts_measure(const struct io_files *files, const struct options *o,
                                   struct io_found *found, struct report *report)
 {
     struct number_list engines;
+    WEIR_TRY(parts_fit(files, o));
+    if (o->replay_left_out)
+        WEIR_TRY(report_note(report, "left out: the replay of training, which writes; --pattern "
+                                     "read leaves the file as it is"));
     WEIR_TRY(drives_add(files, report));
     WEIR_TRY(io_engines_find(o, report, &engines));
     struct io_point point = {.engine = engine_names[engines.values[0]],
                              .block_bytes = o->blocks.values[o->blocks.count - 1],
                              .depth = (uint32_t)o->depths.values[o->depths.count - 1]};
-    bool sweep = part_wanted(o, PART_SWEEP);
+    bool sweep = options_want(o, PART_SWEEP);
     if (sweep) {
         WEIR_TRY(io_sweep(files, o, &engines, found));
         WEIR_TRY(results_add(files, found, report));
         point = found->series[found->advice.index].point;
     }
-    if (part_wanted(o, PART_LAYOUTS))
+    if (options_want(o, PART_LAYOUTS))
         WEIR_TRY(io_layouts(files, o, &point, report));
-    if (part_wanted(o, PART_REPLAY))
+    if (options_want(o, PART_REPLAY))
         WEIR_TRY(io_replay(files, o, &point, sweep ? found : NULL, report));
     return WEIR_OK;
 }

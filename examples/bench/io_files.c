@@ -115,13 +115,10 @@ static enum weir_status full_check(const char *path, int fd, off_t bytes)
 
 static enum weir_status file_take(struct io_files *files, const struct options *o)
 {
-    bool writes = false;
     struct stat st;
     int fd;
     WEIR_TRY(drives_find(&files->drives, o->file, &files->where[0]));
-    for (uint32_t p = 0; p < o->patterns.count; p++)
-        writes = writes || o->patterns.values[p] != PATTERN_READ;
-    int flags = writes ? O_RDWR : O_RDONLY,
+    int flags = options_write(o) ? O_RDWR : O_RDONLY,
         error = weir_file_open(o->file, flags | O_DIRECT, 0, &fd);
     bool direct = error == 0;
     if (error == EINVAL)

@@ -8,7 +8,6 @@ enum weir_status io_layouts(const struct io_files *files, const struct options *
 {
     struct io_series series[LAYOUT_COUNT * DIRECTIONS] = {{.round_count = 0}};
     size_t count = 0;
-    enum weir_status status = WEIR_OK;
     for (int l = 0; l < LAYOUT_COUNT; l++)
         for (uint32_t p = 0; p < o->patterns.count; p++) {
             if (o->patterns.values[p] == PATTERN_MIXED)
@@ -17,9 +16,11 @@ enum weir_status io_layouts(const struct io_files *files, const struct options *
             series[count].point.pattern = (enum pattern)o->patterns.values[p];
             series[count++].layout = (enum layout)l;
         }
-    if (count > 0)
-        status = io_series_run(&files->target, series, count, o->rounds, o->seconds,
-                               "layouts of memory");
+    if (count == 0)
+        return report_note(report, "left out: layouts of memory, which are compared by reads and "
+                                   "writes; --pattern mixed is neither");
+    enum weir_status status =
+        io_series_run(&files->target, series, count, o->rounds, o->seconds, "layouts of memory");
     for (size_t i = 0; i < count; i++) {
         if (status == WEIR_OK)
             status = report_row(report, io_series_row(&series[i], &files->target, "layout"));

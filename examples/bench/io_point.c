@@ -2,6 +2,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "examples/bench/leave.h"
+#include "examples/bench/units.h"
 
 #include <errno.h>
 #include <sys/resource.h>
@@ -206,20 +207,34 @@ static enum weir_status timed_run(struct run *r)
     return WEIR_OK;
 }
 
-static enum weir_status cursors_make(struct run *r)
+/* In each part of the file that the pattern has. */
+static uint64_t blocks_of(const struct io_target *target, const struct io_point *point)
+{
+    uint64_t blocks = target->byte_count / point->block_bytes;
+    return point->pattern == PATTERN_MIXED ? blocks / 2 : blocks;
+}
+
+enum weir_status io_point_fits(const struct io_target *target, const struct io_point *point)
+{
+    uint64_t blocks = blocks_of(target, point);
+    uint32_t in_flight = point->depth * target->file_count;
+    if (blocks >= in_flight)
+        return WEIR_OK;
+    char bytes[24], block[24];
+    return weir_fail(WEIR_ERR_ARG,
+                     "\"%s\": %s hold %llu blocks of %s%s, %u are to be in flight; give a larger "
+                     "file, a lower --depth or a smaller --block",
+                     target->files[0].name, bytes_text(target->byte_count, bytes),
+                     (unsigned long long)blocks, bytes_text(point->block_bytes, block),
+                     point->pattern == PATTERN_MIXED ? " in each half" : "", in_flight);
+}
+
+static void cursors_make(struct run *r)
 {
     uint64_t blocks = r->target->byte_count / r->point->block_bytes,
-             half = r->point->pattern == PATTERN_MIXED ? blocks / 2 : blocks;
-    if (half < r->slot_count)
-        return weir_fail(WEIR_ERR_ARG,
-                         "\"%s\": %llu bytes hold %llu blocks of %llu bytes, %u are to be in "
-                         "flight; give a larger file or a lower depth",
-                         r->target->files[0].name, (unsigned long long)r->target->byte_count,
-                         (unsigned long long)blocks, (unsigned long long)r->point->block_bytes,
-                         r->slot_count);
+             half = blocks_of(r->target, r->point);
     r->cursors[WEIR_IO_READ] = (struct cursor){.first = 0, .count = half};
     r->cursors[WEIR_IO_WRITE] = (struct cursor){.first = blocks - half, .count = half};
-    return WEIR_OK;
 }
 
 enum weir_status io_point_run(const struct io_target *target, const struct io_point *point,
@@ -234,7 +249,8 @@ enum weir_status io_point_run(const struct io_target *target, const struct io_po
                     .sample = sample,
                     .latencies = latencies};
     *sample = (struct io_sample){0};
-    WEIR_TRY(cursors_make(&r));
+    WEIR_TRY(io_point_fits(target, point));
+    cursors_make(&r);
     WEIR_TRY(weir_alloc(&r.slots, r.slot_count, sizeof *r.slots, "requests in flight"));
     enum weir_status status =
         io_target_open(target,

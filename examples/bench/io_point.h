@@ -60,6 +60,8 @@ struct io_sample {
 
 /* Bytes of memory that a point needs. */
 uint64_t io_point_memory(const struct io_target *target, const struct io_point *point);
+/* The file or volume holds the point's requests in flight; else WEIR_ERR_ARG. */
+enum weir_status io_point_fits(const struct io_target *target, const struct io_point *point);
 /* memory: 2 MiB-aligned. Latencies of requests, from submit to reap in ns, are added. */
 enum weir_status io_point_run(const struct io_target *target, const struct io_point *point,
                               unsigned char *memory, struct io_limit limit,

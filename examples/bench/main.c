@@ -33,6 +33,7 @@ static enum weir_status run(const struct options *options)
     struct report report;
     if (options->turns)
         return adam_turns(options);
+    WEIR_TRY(options_outputs_check(options));
     WEIR_TRY(report_open(&report, command_names[options->command]));
     enum weir_status status = measure(options, &report);
     if (status == WEIR_OK) {

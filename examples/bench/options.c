@@ -1,6 +1,5 @@
 #include "examples/bench/options.h"
 #include "core/thread.h"
-#include "examples/bench/units.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -117,7 +116,7 @@ static struct flag_table table_of(enum command command, char text[static 32])
     return (struct flag_table){flags, FLAG_TOTAL, text, 1u << command};
 }
 
-/* ---- all of them together */
+/* ---- what was not given */
 
 static void list_default(struct number_list *list, const uint64_t *values, uint32_t count)
 {
@@ -145,7 +144,8 @@ static void defaults_fill(struct options *o)
     list_default(&o->depths, (uint64_t[]){1, 8, 32}, 3);
     choices_default(&o->engines, ENGINE_COUNT);
     choices_default(&o->patterns, PATTERN_COUNT);
-    choices_default(&o->parts, PART_COUNT);
+    o->replay_left_out = o->parts.count == 0 && o->file && !options_write(o);
+    choices_default(&o->parts, o->replay_left_out ? PART_REPLAY : PART_COUNT);
     choices_default(&o->dtypes, 2);
     if (o->seconds <= 0)
         o->seconds = sweep ? 0.5 : 0.2;
@@ -166,54 +166,6 @@ static void defaults_fill(struct options *o)
     if (o->threads.count == 0 ||
         (o->command == COMMAND_MEMORY && o->threads.values[o->threads.count - 1] < cores))
         o->threads.values[o->threads.count++] = cores;
-}
-
-static enum weir_status io_check(const struct options *o)
-{
-    char block[24], bytes[24], least[24];
-    if ((o->paths.count == 0) == !o->file)
-        return weir_fail(WEIR_ERR_ARG,
-                         o->file ? "--file \"%s\": measured instead of --path; leave one "
-                                   "out"
-                                 : "--path is missing%s; name a directory on the drive",
-                         o->file ? o->file : "");
-    if (o->bytes % (1u << 20) != 0)
-        return weir_fail(WEIR_ERR_ARG, "--bytes: %llu is not a multiple of 1MiB",
-                         (unsigned long long)o->bytes);
-    for (uint32_t b = 0; b < o->blocks.count; b++)
-        if (o->blocks.values[b] % 4096 != 0 || o->blocks.values[b] > 1u << 30)
-            return weir_fail(WEIR_ERR_ARG,
-                             "--block: %llu bytes is not a multiple of 4KiB up to 1GiB",
-                             (unsigned long long)o->blocks.values[b]);
-    for (uint32_t b = 0; b < o->blocks.count; b++)
-        for (uint32_t d = 0; d < o->depths.count && !o->file; d++) {
-            uint64_t need = 4 * o->blocks.values[b] * o->depths.values[d];
-            if (need > o->bytes)
-                return weir_fail(WEIR_ERR_ARG,
-                                 "--bytes %s: too few for --depth %llu of --block %s; give at "
-                                 "least %s or a lower depth",
-                                 bytes_text(o->bytes, bytes),
-                                 (unsigned long long)o->depths.values[d],
-                                 bytes_text(o->blocks.values[b], block), bytes_text(need, least));
-        }
-    if (o->endurance > 0 && o->parameters <= 0)
-        return weir_fail(WEIR_ERR_ARG, "--endurance %g: wears by steps; give --parameters too",
-                         o->endurance);
-    return WEIR_OK;
-}
-
-static enum weir_status together_check(const struct options *o)
-{
-    if (o->command != COMMAND_MEMORY && o->threads.count > 1)
-        return weir_fail(WEIR_ERR_ARG, "--threads: %u values; only memory takes more than one",
-                         o->threads.count);
-    if (o->command == COMMAND_GEMM && (o->configs.count > 0) == (o->hidden > 0))
-        return weir_fail(WEIR_ERR_ARG, "%s; give one of the two",
-                         o->hidden > 0 ? "--hidden: shapes come from --config already"
-                                       : "--config and --hidden are missing");
-    if (o->command == COMMAND_GEMM && (o->hidden > 0) != (o->intermediate > 0))
-        return weir_fail(WEIR_ERR_ARG, "--hidden and --intermediate go together; give both");
-    return o->command == COMMAND_IO || o->command == COMMAND_ALL ? io_check(o) : WEIR_OK;
 }
 
 static enum weir_status command_read(struct options *o, const char *text)
@@ -245,7 +197,7 @@ enum weir_status options_read(struct options *o, int count, char **values)
     if (o->help)
         return WEIR_OK;
     defaults_fill(o);
-    return together_check(o);
+    return options_check(o, &table, seen);
 }
 
 /* ---- help */

@@ -42,6 +42,7 @@ struct options {
     uint64_t bytes; /* of an extent, an array or a copy */
     struct number_list blocks, depths, threads;
     struct number_list engines, patterns, parts, dtypes; /* indices into the names */
+    bool replay_left_out; /* by default: it would write to a file that is only to be read */
     enum layout layout;
     enum gradients gradients;
     int device;
@@ -58,6 +59,14 @@ struct options {
 
 /* Keeps pointers into values. WEIR_ERR_ARG: nothing is to be measured. */
 enum weir_status options_read(struct options *options, int count, char **values);
+/* options_check.c: the part of options_read that sees them together, defaults among them. */
+enum weir_status options_check(const struct options *options, const struct flag_table *table,
+                               const bool *seen);
+/* The files that are asked for can be made; before anything is measured. */
+enum weir_status options_outputs_check(const struct options *options);
+/* io: a part is wanted; some pattern writes. */
+bool options_want(const struct options *options, enum part part);
+bool options_write(const struct options *options);
 void options_help(const struct options *options, bool command_known);
 /* Names of --device. */
 extern const char *const device_names[2];

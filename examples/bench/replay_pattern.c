@@ -4,6 +4,7 @@
 #include "examples/bench/buffers.h"
 #include "examples/bench/leave.h"
 #include "examples/bench/optimizer.h"
+#include "examples/bench/units.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -53,6 +54,20 @@ uint64_t replay_read_bytes(enum gradients gradients)
 uint64_t replay_written_bytes(void)
 {
     return STATE_BYTES + WEIGHT_BYTES;
+}
+
+enum weir_status replay_fits(uint64_t byte_count, uint32_t ring, enum gradients gradients)
+{
+    char window[24], files[24], least[24];
+    uint64_t window_bytes = replay_read_bytes(gradients), count = byte_count / window_bytes;
+    if (count >= 2 * ring)
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_ARG,
+                     "replay: %llu windows of %s fit files of %s, a --ring of %u needs %u; give "
+                     "files of %s in all, a smaller --ring, or --part without replay",
+                     (unsigned long long)count, bytes_text(window_bytes, window),
+                     bytes_text(byte_count, files), ring, 2 * ring,
+                     bytes_text(2 * ring * window_bytes, least));
 }
 
 /* ---- transfers of one window */
@@ -279,13 +294,7 @@ static enum weir_status replay_make(struct replay *r)
     r->part_bytes[WEIGHT] = WEIGHT_BYTES;
     r->part_bytes[GRADIENT] = window_bytes - STATE_BYTES - WEIGHT_BYTES;
     r->window_most = r->target->byte_count / window_bytes;
-    if (r->window_most < 2 * options->ring)
-        return weir_fail(WEIR_ERR_ARG,
-                         "replay: %llu windows of %llu bytes fit the drives' files, the ring has "
-                         "%u; give --bytes of %llu in all, a smaller --ring, or leave out --part "
-                         "replay",
-                         (unsigned long long)r->window_most, (unsigned long long)window_bytes,
-                         options->ring, (unsigned long long)(2 * options->ring * window_bytes));
+    WEIR_TRY(replay_fits(r->target->byte_count, options->ring, options->gradients));
     WEIR_TRY(weir_alloc(&r->places, options->ring, sizeof *r->places, "a ring of windows"));
     WEIR_TRY(buffers_open(&r->memory, options->ring * window_bytes, LAYOUT_HUGE));
     WEIR_TRY(buffers_open(&r->gradient, 4 * WINDOW_ELEMENTS, LAYOUT_HUGE));

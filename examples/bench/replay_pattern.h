@@ -31,8 +31,10 @@ struct replay_sample {
     uint64_t update_ns; /* that the update's thread was busy */
 };
 
-/* Makes memory and writes states into all of the files. target stays the caller's and is borrowed.
- * Files too small for twice the ring are WEIR_ERR_ARG. */
+/* Files of so many bytes, all together, hold twice the ring of windows; else WEIR_ERR_ARG. */
+enum weir_status replay_fits(uint64_t byte_count, uint32_t ring, enum gradients gradients);
+/* Makes memory and writes states into all of the files, which replay_fits. target stays the
+ * caller's and is borrowed. */
 enum weir_status replay_open(struct replay **out, const struct io_target *target,
                              const struct replay_options *options);
 /* Begins no window after ns; the clock ends when all are written and synced. Goes on where the run
