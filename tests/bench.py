@@ -220,6 +220,9 @@ def refused():
     for late in (["--block", "8MiB"], few): # blocks in flight, windows of the replay
         error = run("io", "--file", f"{work}/given", *late, status=2).stderr
         check(error.count("\n") == 1 and "MiB" in error, f"before anything is measured: {error}")
+    for command, flag, much in (("adam", "--parameters", "1e12"), ("memory", "--bytes", "900TiB")):
+        fails(f"available; lower {flag}", command, flag, much, status=1)
+    fails("lower --tokens", "gemm", "--tokens", 64, "--hidden", 1 << 20, "--intermediate", 1 << 20, "--dtype", "fp32", status=1)
     for flag in ("--json", "--html"):
         error = run("memory", "--bytes", "4MiB", flag, f"{work}/no-such/report", status=1).stderr
         check(error.count("\n") == 1 and f"{flag} " in error, f"before anything is measured: {error}")

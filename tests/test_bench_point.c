@@ -1,6 +1,7 @@
 /* A point of weir-bench on a clock and an engine that the test drives: figures to the digit. */
 #include "tests/support.h"
 
+#include "core/machine.h"
 #include "core/memory.h"
 #include "examples/bench/io.h"
 #include "tests/support_engine.h"
@@ -66,7 +67,7 @@ static int setup(void **state)
     f.target.drives = &f.drives;
     f.target.files[0] = (struct io_target_file){.name = "f", .fd = test_file_make(0), .share = 1};
     assert_int_equal(0, ftruncate(f.target.files[0].fd, (off_t)FILE_BYTES));
-    assert_ok(buffers_open(&f.memory, 8 * MIB, LAYOUT_HUGE));
+    assert_ok(buffers_open(&f.memory, 8 * MIB, LAYOUT_HUGE, "free some"));
     *state = &f;
     return 0;
 }
@@ -237,6 +238,20 @@ static void a_failed_block_is_an_error(void **state)
                  WEIR_ERR_ARG, "128 are to be in flight");
 }
 
+/* More than there is would be mapped, touched, and end the process: it is refused before. */
+static void memory_that_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    struct buffers buffers;
+    uint64_t available = weir_memory_available_bytes("");
+    if (available == UINT64_MAX)
+        skip();
+    assert_fails(
+        buffers_open(&buffers, available + (available >> 3), LAYOUT_HUGE, "lower --parameters"),
+        WEIR_ERR_NOMEM, "available; lower --parameters");
+    buffers_close(&buffers);
+}
+
 int main(void)
 {
 #define POINT_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -248,6 +263,7 @@ int main(void)
         POINT_TEST(what_the_kernel_did_not_count_is_marked),
         POINT_TEST(the_bottom_of_layered_devices_counts),
         POINT_TEST(a_failed_block_is_an_error),
+        cmocka_unit_test(memory_that_is_not_there_is_refused),
     };
     return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }

@@ -98,7 +98,7 @@ static enum weir_status adam_open(struct adam *a, const struct options *o)
     double windows = o->parameters / (double)WINDOW_ELEMENTS;
     *a = (struct adam){.window_count = windows > 1 ? (uint64_t)(windows + 0.999999) : 1};
     uint64_t count = a->window_count * WINDOW_ELEMENTS;
-    WEIR_TRY(buffers_open(&a->memory, count * LAYOUT_BYTES, LAYOUT_HUGE));
+    WEIR_TRY(buffers_open(&a->memory, count * LAYOUT_BYTES, LAYOUT_HUGE, "lower --parameters"));
     a->weight = a->memory.bytes;
     a->grad = a->weight + count * 4;
     a->state = a->grad + count * 4;

@@ -1,5 +1,7 @@
 #include "examples/bench/buffers.h"
+#include "core/machine.h"
 #include "core/memory.h"
+#include "examples/bench/units.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -47,16 +49,24 @@ static enum weir_status pages_make(struct buffers *buffers)
 }
 
 /* The kernel may place a map anywhere: take a huge page more and give back what lies outside. */
-enum weir_status buffers_open(struct buffers *buffers, uint64_t byte_count, enum layout layout)
+enum weir_status buffers_open(struct buffers *buffers, uint64_t byte_count, enum layout layout,
+                              const char *remedy)
 {
+    char need[24], left[24];
+    uint64_t available = weir_memory_available_bytes("");
     byte_count = (byte_count + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    *buffers = (struct buffers){.byte_count = byte_count, .layout = layout};
+    if (byte_count > available)
+        return weir_fail(WEIR_ERR_NOMEM,
+                         "%s of memory to measure with, this machine or its container has %s "
+                         "available; %s",
+                         bytes_text(byte_count, need), bytes_text(available, left), remedy);
     unsigned char *map = mmap(NULL, byte_count + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *buffers = (struct buffers){.byte_count = byte_count, .layout = layout};
     if (map == MAP_FAILED)
         return weir_fail_errno(WEIR_ERR_NOMEM, errno,
-                               "%llu bytes of memory for transfers; lower the depth or the block",
-                               (unsigned long long)byte_count);
+                               "%s of memory to measure with are not given; %s",
+                               bytes_text(byte_count, need), remedy);
     uint64_t skip = -(uint64_t)(uintptr_t)map % HUGE_PAGE_BYTES;
     if (skip > 0)
         munmap(map, skip);

@@ -17,8 +17,10 @@ struct buffers {
 
 /* Filled with bytes that no drive and no file system can compress. LAYOUT_HUGE: huge pages are
  * asked for; else refused; LAYOUT_SCATTERED: pages are touched in random order, so that neighbours
- * lie apart. */
-enum weir_status buffers_open(struct buffers *buffers, uint64_t byte_count, enum layout layout);
+ * lie apart. More than the machine or its container has available is WEIR_ERR_NOMEM: all of it is
+ * touched, and the kernel would kill somebody. remedy: for that error, as "lower --depth". */
+enum weir_status buffers_open(struct buffers *buffers, uint64_t byte_count, enum layout layout,
+                              const char *remedy);
 void buffers_close(struct buffers *buffers);
 
 #endif

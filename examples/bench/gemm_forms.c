@@ -1,5 +1,6 @@
 #include "examples/bench/gemm_forms.h"
 #include "core/clock.h"
+#include "core/machine.h"
 #include "core/memory.h"
 
 #include <dnnl.h>
@@ -100,9 +101,15 @@ static enum weir_status arg_add(struct gemm_forms *f, struct form *form, int nam
 {
     int at = form->arg_count;
     size_t count = (dnnl_memory_desc_get_size(d) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    uint64_t available = weir_memory_available_bytes("");
+    if (count > available) /* it would be given, and the kernel would kill somebody for it */
+        return weir_fail(WEIR_ERR_NOMEM,
+                         "%zu bytes for a matrix, this machine or its container has %llu "
+                         "available; lower --tokens or the widths",
+                         count, (unsigned long long)available);
     unsigned short *bytes = aligned_alloc(ALIGNMENT, count);
     if (!bytes)
-        return weir_fail(WEIR_ERR_NOMEM, "%zu bytes for a matrix; lower --tokens or --hidden",
+        return weir_fail(WEIR_ERR_NOMEM, "%zu bytes for a matrix; lower --tokens or the widths",
                          count);
     form->bytes[at] = bytes;
     for (size_t i = 0; i < count / 2; i++) /* bf16 and fp32 near 1 */

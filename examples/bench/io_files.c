@@ -69,7 +69,7 @@ static enum weir_status contents_write(struct io_files *files, uint32_t file, ui
     one.byte_count = bytes;
     while (point.depth < FILL_DEPTH && 2 * point.depth * FILL_BLOCK <= bytes)
         point.depth *= 2;
-    WEIR_TRY(buffers_open(&buffers, io_point_memory(&one, &point), LAYOUT_HUGE));
+    WEIR_TRY(buffers_open(&buffers, io_point_memory(&one, &point), LAYOUT_HUGE, "free some"));
     enum weir_status status =
         io_point_run(&one, &point, buffers.bytes,
                      (struct io_limit){.ns = UINT64_MAX / 2, .bytes = bytes}, &written, &unused);

@@ -50,7 +50,7 @@ static enum weir_status memory_make(const struct io_target *target, const struct
                 most = bytes;
         }
         if (most > 0)
-            WEIR_TRY(buffers_open(&memory[l], most, (enum layout)l));
+            WEIR_TRY(buffers_open(&memory[l], most, (enum layout)l, "lower --depth or --block"));
     }
     return WEIR_OK;
 }

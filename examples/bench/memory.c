@@ -77,7 +77,7 @@ enum weir_status memory_measure(const struct options *o, struct report *report)
     uint64_t bytes = (o->bytes + piece - 1) / piece * piece;
     struct buffers arrays;
     struct memory *m;
-    WEIR_TRY(buffers_open(&arrays, 3 * (bytes + APART_BYTES), LAYOUT_HUGE));
+    WEIR_TRY(buffers_open(&arrays, 3 * (bytes + APART_BYTES), LAYOUT_HUGE, "lower --bytes"));
     enum weir_status status = weir_alloc(&m, 1, sizeof *m, "rates of memory");
     if (status == WEIR_OK) {
         float *a = (float *)(void *)arrays.bytes;

@@ -296,8 +296,8 @@ static enum weir_status replay_make(struct replay *r)
     r->window_most = r->target->byte_count / window_bytes;
     WEIR_TRY(replay_fits(r->target->byte_count, options->ring, options->gradients));
     WEIR_TRY(weir_alloc(&r->places, options->ring, sizeof *r->places, "a ring of windows"));
-    WEIR_TRY(buffers_open(&r->memory, options->ring * window_bytes, LAYOUT_HUGE));
-    WEIR_TRY(buffers_open(&r->gradient, 4 * WINDOW_ELEMENTS, LAYOUT_HUGE));
+    WEIR_TRY(buffers_open(&r->memory, options->ring * window_bytes, LAYOUT_HUGE, "lower --ring"));
+    WEIR_TRY(buffers_open(&r->gradient, 4 * WINDOW_ELEMENTS, LAYOUT_HUGE, "lower --ring"));
     WEIR_TRY(optimizer_open(&r->optimizer, options->thread_count));
     places_make(r);
     WEIR_TRY(io_target_open(r->target,
