@@ -29,13 +29,6 @@ void histogram_add(struct histogram *histogram, uint64_t value)
     histogram->total++;
 }
 
-void histogram_merge(struct histogram *into, const struct histogram *from)
-{
-    for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-        into->counts[i] += from->counts[i];
-    into->total += from->total;
-}
-
 double histogram_percentile(const struct histogram *histogram, double percent)
 {
     uint64_t rank = (uint64_t)ceil(percent / 100 * (double)histogram->total), seen = 0;

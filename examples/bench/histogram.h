@@ -19,8 +19,6 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *histogram, uint64_t value);
-/* into += from */
-void histogram_merge(struct histogram *into, const struct histogram *from);
 /* The middle of the bucket that holds the value of rank ceil(percent / 100 * total), the first
  * being 1; within 1/256 of that value. 0 where nothing was added. percent: above 0, at most 100. */
 double histogram_percentile(const struct histogram *histogram, double percent);
