@@ -3,6 +3,7 @@
  */
 #include "examples/bench/commands.h"
 #include "examples/bench/leave.h"
+#include "examples/bench/progress.h"
 #include "examples/openmp.h"
 
 #include <string.h>
@@ -65,6 +66,7 @@ int main(int count, char **values)
     leave_if_asked();
     if (status == WEIR_OK)
         return 0;
+    progress_end(); /* what failed may have left its line */
     fprintf(stderr, "weir-bench: %s\n", weir_last_error()->text);
     return status == WEIR_ERR_ARG ? 2 : 1;
 }
