@@ -7,11 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . scripts/packages.sh
+. scripts/build.sh
 install_packages $build_packages libc6-dev python3
 
 echo "building"
-cmake --preset release >/dev/null
-cmake --build --preset release -j "$(nproc)" | tail -n 1
+build_preset release
 
 work=build/quickstart
 rm -rf "$work"
