@@ -1,4 +1,4 @@
-# cmake --install: headers, both libraries, weir-train, weir-bench, and what finds them: a CMake package
+# cmake --install: headers, both libraries, weir-train, weir-bench, weir-tokenize, and what finds them: a CMake package
 # (weir::weir, weir::weir_static) and weir.pc. All paths in them are relative: the tree may be moved.
 include(CMakePackageConfigHelpers)
 
@@ -17,6 +17,7 @@ set_target_properties(weir PROPERTIES EXPORT_NAME weir_static)
 set_target_properties(weir_shared PROPERTIES EXPORT_NAME weir)
 install(TARGETS weir weir_shared EXPORT weir INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS weir-train weir-bench)
+install(PROGRAMS examples/train/tokenize.py DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME weir-tokenize)
 install(DIRECTORY include/weir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/weir)

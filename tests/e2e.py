@@ -238,7 +238,7 @@ def errors():
     tokens = f"{work}/tokens.bin"
     open(tokens, "wb").write(b"".join(random.Random(1).randrange(256).to_bytes(2, "little") for _ in range(5000)))
     run("--model", model, "--data", tokens, *small)
-    fails("tokenize.py", "--model", model, "--data", data, *small)
+    fails("weir-tokenize (examples/train/tokenize.py", "--model", model, "--data", data, *small)
     full = open(f"{model}/model.safetensors", "rb").read()
     overflow = bytearray(full)
     header = int.from_bytes(full[:8], "little")

@@ -125,11 +125,26 @@ def keeps_budgets(program, libraries, directory):
     print(f"{os.path.basename(program)}: {resident // MIB} MiB resident")
 
 
+def readme_line(work, tree):
+    """The one that README has to paste, in a shell that knows nothing."""
+    line = re.search(r"^export PKG_CONFIG_PATH=DIR/.*$", open(f"{SOURCE}/README.md").read(), re.M)[0]
+    if not os.path.isdir(f"{tree}/lib/pkgconfig"):
+        return print("left out: the line of README, libraries do not lie in lib here")
+    os.mkdir(f"{work}/pasted")
+    shutil.copy(f"{SOURCE}/examples/hello.c", f"{work}/pasted")
+    bare = {k: v for k, v in os.environ.items() if k not in ("PKG_CONFIG_PATH", "LD_LIBRARY_PATH")}
+    out = run("sh", "-c", line.replace("DIR/", f"{tree}/"), cwd=f"{work}/pasted", env=bare)
+    assert "\n0 of 12582912 weights" in out, out
+    print("the line of README builds and runs")
+
+
 def install():
     with tempfile.TemporaryDirectory(dir=BUILD) as work:
         tree = installed(work)
         assert run("pkg-config", "--modversion", "weir").strip() == version()
         run(f"{tree}/bin/weir-train", "--help")
+        assert "--end-token" in run(f"{tree}/bin/weir-tokenize", "--help")
+        readme_line(work, tree)
         programs = [*with_pkg_config(work), *with_cmake(work, tree)]
         for program, libraries in programs:
             keeps_budgets(program, libraries, work)

@@ -251,7 +251,8 @@ static enum weir_status tokens_check(struct corpus *c, size_t index)
         file->count % 2 == 0 && any[0] && !any[1])
         return weir_fail(WEIR_ERR_CORRUPT,
                          "data \"%s\": every second uint16 is 0, so it holds uint32; a vocabulary "
-                         "of %u is read as uint16: write it anew with examples/train/tokenize.py",
+                         "of %u is read as uint16: write it anew with weir-tokenize "
+                         "(examples/train/tokenize.py in the source)",
                          file->path, c->vocab);
     return WEIR_OK;
 }

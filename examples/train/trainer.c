@@ -43,8 +43,8 @@ static enum weir_status data_open(struct trainer *t)
     const struct arguments *a = &t->arguments;
     const char *refused = t->config.directory
                               ? "the model's weights were trained with a tokenizer; "
-                                "turn the text into a .bin with "
-                                "examples/train/tokenize.py"
+                                "turn the text into a .bin with weir-tokenize "
+                                "(examples/train/tokenize.py in the source)"
                               : NULL;
     WEIR_TRY(corpus_open(&t->corpus, a->data, a->seq_len, t->config.vocab, refused));
     if (a->eval_data)
