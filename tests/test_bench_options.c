@@ -54,8 +54,10 @@ static void defaults_are_filled(void **state)
     assert_int_equal(3, o.rounds);
     assert_ok(read_line(&o, "io --path /a --block 1MiB --depth 8"));
     assert_int_equal(4ll << 30, o.bytes);
-    assert_ok(read_line(&o, "memory --threads 1,2"));
-    assert_int_equal(2, o.threads.count);
+    assert_ok(read_line(&o, "memory --threads 1"));
+    assert_int_equal(1, o.threads.count);
+    assert_ok(read_line(&o, "memory --threads 16,15,14,13,12,11,10,9,8,7,6,5,4,3,2,1"));
+    assert_int_equal(FLAG_LIST_MOST, o.threads.count);
     assert_int_equal(256 << 20, o.bytes);
     assert_ok(read_line(&o, "memory"));
     assert_true(o.threads.count > 0);
@@ -72,7 +74,7 @@ static void bad_lines_are_refused_by_name(void **state)
         const char *line, *part;
     } cases[] = {
         {"", "no command"},
-        {"fly", "\"fly\" is not a command"},
+        {"fly", "\"fly\" is not a command; give io, memory, adam, gemm, copy or all, or --help"},
         {"io", "--path is missing"},
         {"io --path", "--path needs a value"},
         {"io --path /a --path /b", "--path is given twice"},

@@ -132,6 +132,15 @@ static void choices_default(struct number_list *list, int count)
         list->values[list->count++] = (uint64_t)i;
 }
 
+/* All cores; before them, if each is to be measured, the powers of two below. */
+static void threads_fill(struct number_list *threads, bool each)
+{
+    uint64_t cores = (uint64_t)weir_thread_cpus();
+    for (uint64_t n = 1; each && n < cores && threads->count + 1 < FLAG_LIST_MOST; n *= 2)
+        threads->values[threads->count++] = n;
+    threads->values[threads->count++] = cores;
+}
+
 static void defaults_fill(struct options *o)
 {
     bool drives = o->command == COMMAND_IO || o->command == COMMAND_ALL;
@@ -159,13 +168,8 @@ static void defaults_fill(struct options *o)
         o->tokens = 1024;
     if (o->kv == 0)
         o->kv = o->hidden;
-    uint64_t cores = (uint64_t)weir_thread_cpus();
-    if (o->threads.count == 0 && o->command == COMMAND_MEMORY)
-        for (uint64_t n = 1; n < cores && o->threads.count + 1 < FLAG_LIST_MOST; n *= 2)
-            o->threads.values[o->threads.count++] = n;
-    if (o->threads.count == 0 ||
-        (o->command == COMMAND_MEMORY && o->threads.values[o->threads.count - 1] < cores))
-        o->threads.values[o->threads.count++] = cores;
+    if (o->threads.count == 0)
+        threads_fill(&o->threads, o->command == COMMAND_MEMORY);
 }
 
 static enum weir_status command_read(struct options *o, const char *text)
@@ -176,7 +180,8 @@ static enum weir_status command_read(struct options *o, const char *text)
             return WEIR_OK;
         }
     return weir_fail(WEIR_ERR_ARG,
-                     "\"%s\" is not a command; give io, memory, adam, gemm, copy or all", text);
+                     "\"%s\" is not a command; give io, memory, adam, gemm, copy or all, or --help",
+                     text);
 }
 
 enum weir_status options_read(struct options *o, int count, char **values)
