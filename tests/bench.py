@@ -222,6 +222,12 @@ def refused():
         check(error.count("\n") == 1 and "MiB" in error, f"before anything is measured: {error}")
     for command, flag, much in (("adam", "--parameters", "1e12"), ("memory", "--bytes", "900TiB")):
         fails(f"available; lower {flag}", command, flag, much, status=1)
+    deep = f"{work}/a-folder-with-a-long-name-that-no-column-has-room-for"
+    os.mkdir(deep)
+    shutil.copy(f"{ROOT}/examples/train/configs/llama-5m.json", f"{deep}/small.json")
+    out = run("gemm", "--config", f"{deep}/small.json", "--tokens", 8, "--rounds", 1, "--dtype", "fp32").stdout
+    check("/small.json " in out, "a long path is shown by its end")
+    fails('--file "/nowhere"', "io", "--file", "/nowhere")
     fails("lower --tokens", "gemm", "--tokens", 64, "--hidden", 1 << 20, "--intermediate", 1 << 20, "--dtype", "fp32", status=1)
     for flag in ("--json", "--html"):
         error = run("memory", "--bytes", "4MiB", flag, f"{work}/no-such/report", status=1).stderr
@@ -282,13 +288,15 @@ def turns():
 
 
 def everything():
-    """`all` writes a profile of this machine, and weir-train's reader takes it."""
-    run("all", "--path", work, "--bytes", "1GiB", "--rounds", "1", "--seconds", "0.05", "--save", f"{work}/machine.json")
+    """`all` writes a profile of this machine, and weir-train's reader takes it; with threads where io_uring is refused."""
+    run("all", "--path", work, "--bytes", "1GiB", "--rounds", "1", "--seconds", "0.05", "--save", f"{work}/machine.json", preexec_fn=deny_io_uring)
     profile = json.load(open(f"{work}/machine.json"))
     check(profile["weir_profile"] == 1 and profile["drives"][0]["path"] == work, "a profile with its drive")
     numbers = {k: v for k, v in profile["cost"].items() if k not in ("update_on_compute", "link_update_bytes_per_s")}
     check(len(numbers) == 8 and all(v > 0 for v in numbers.values()), f"rates: {numbers}")
     check(sorted(os.listdir(work)) == ["machine.json"], "nothing else is left")
+    error = run("all", "--path", f"{work}/no-such", status=2).stderr
+    check("products of" not in error and "adam" not in error, "a drive that is not there is said before the rest is measured")
 
 
 tests = {"counters": counters, "schema": schema, "signal": interrupt, "cache": cache, "loop": loop, "refused": refused, "disk": disk, "turns": turns, "all": everything}

@@ -147,6 +147,7 @@ static enum weir_status parts_run(const struct options *o, struct report *report
 {
     struct options part = *o;
     WEIR_TRY(cost_measure(o, &profile->cost));
+    WEIR_TRY(drives_measure(o, report, profile)); /* what may fail, before what takes minutes */
     part.bytes = SHORT_BYTES;
     WEIR_TRY(copy_measure(&part, report));
     WEIR_TRY(memory_measure(&part, report));
@@ -160,7 +161,6 @@ static enum weir_status parts_run(const struct options *o, struct report *report
     part.tokens = 512;
     WEIR_TRY(gemm_measure(&part, report));
     cost_refine(report, &profile->cost);
-    WEIR_TRY(drives_measure(o, report, profile));
     return machine_fill(o, report, profile);
 }
 
@@ -168,7 +168,8 @@ enum weir_status all_measure(const struct options *options, struct report *repor
 {
     struct profile profile = {.cost = {.struct_bytes = sizeof profile.cost}};
     struct options o = *options;
-    o.engines.count = 1;
+    WEIR_TRY(io_engines_find(options, report, &o.engines));
+    o.engines.count = 1; /* the one that training would use */
     enum weir_status status = parts_run(&o, report, &profile);
     if (status == WEIR_OK && o.save)
         status = profile_write(&profile, o.save);

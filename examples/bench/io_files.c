@@ -117,7 +117,6 @@ static enum weir_status file_take(struct io_files *files, const struct options *
 {
     struct stat st;
     int fd;
-    WEIR_TRY(drives_find(&files->drives, o->file, &files->where[0]));
     int flags = options_write(o) ? O_RDWR : O_RDONLY,
         error = weir_file_open(o->file, flags | O_DIRECT, 0, &fd);
     bool direct = error == 0;
@@ -133,6 +132,7 @@ static enum weir_status file_take(struct io_files *files, const struct options *
     files->target.byte_count = (uint64_t)st.st_size;
     if (!S_ISREG(st.st_mode))
         return weir_fail(WEIR_ERR_ARG, "--file \"%s\": not a regular file; give one", o->file);
+    WEIR_TRY(drives_find(&files->drives, o->file, &files->where[0]));
     return full_check(o->file, fd, st.st_size);
 }
 

@@ -106,13 +106,18 @@ static const struct table {
 static void cell_text(const struct column *column, const json_t *row, char out[static CELL_BYTES])
 {
     const json_t *value = json_object_get(row, column->key);
+    const char *text;
+    size_t length;
     char bytes[24];
     snprintf(out, CELL_BYTES, "-");
     if (!value || json_is_null(value))
         return;
     switch (column->form) {
-    case TEXT:
-        snprintf(out, CELL_BYTES, "%.39s", json_string_value(value));
+    case TEXT: /* the end of a path tells it from others */
+        text = json_string_value(value);
+        length = strlen(text);
+        snprintf(out, CELL_BYTES, "%s%s", length < CELL_BYTES ? "" : "...",
+                 length < CELL_BYTES ? text : text + length - (CELL_BYTES - 4));
         break;
     case COUNT:
         snprintf(out, CELL_BYTES, "%lld", (long long)json_integer_value(value));
