@@ -2,7 +2,7 @@
 """weir-train as a process: budgets held against the kernel's own counters, killed at any instant,
 errors that come before anything is made, disks that fill up.
 
-  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|signal|io|drives|device|memory
+  tests/e2e.py WEIR_TRAIN budgets|steady|kill|errors|odd|io|drives|device|memory
   tests/e2e.py WEIR_TRAIN disk FULL_DISK_LIBRARY
   tests/e2e.py WEIR_TRAIN_SIM cuda
 """
@@ -182,23 +182,6 @@ def kill():
 def newest_or_none(out):
     found = glob.glob(f"{out}/step-????????")
     return max(found) if found else None
-
-
-def interrupt():
-    """SIGINT saves the step's beginning; --resume goes on to the same bits."""
-    data = text_data(60000)
-    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 64, "--batch", 4, "--steps", 12, "--eval-batches", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
-    run(*common, "--out", f"{work}/whole")
-    process = start(*common, "--out", f"{work}/cut")
-    for line in process.stdout:
-        if line.startswith("step 4/"):
-            process.send_signal(signal.SIGINT)
-            break
-    process.communicate()
-    check(process.returncode == 130, "SIGINT ends with status 130")
-    check(newest_or_none(f"{work}/cut") is not None, "the beginning of the step is saved")
-    run(*common, "--out", f"{work}/cut", "--resume")
-    check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "resumed to the same bits")
 
 
 def fails(part, *args, **more):
@@ -488,8 +471,15 @@ def device():
     check(not os.path.exists(f"{work}/out"), "nothing was made")
 
 
-tests = {"cuda": cuda, "device": device, "disk": disk, "memory": memory, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd, "signal": interrupt}
-try:
-    tests[WHAT]()
-finally:
-    shutil.rmtree(work, ignore_errors=True)
+tests = {"cuda": cuda, "device": device, "disk": disk, "memory": memory, "io": io, "drives": drives, "budgets": budgets, "steady": steady, "kill": kill, "errors": errors, "odd": odd}
+
+
+def main(of):
+    try:
+        of[WHAT]()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(tests)

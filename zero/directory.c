@@ -12,8 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A checkpoint is flat; anything deeper is not ours and stays. */
-static enum weir_status flat_remove(const char *path)
+enum weir_status weir_directory_remove(const char *path)
 {
     /* Never through a link: the files there may be another checkpoint's. */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -86,7 +85,7 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
             "checkpoint \"%s\": a link or file of that name is in the way; name another "
             "directory",
             d->path);
-    WEIR_TRY(flat_remove(d->temporary));
+    WEIR_TRY(weir_directory_remove(d->temporary));
     if (mkdir(d->temporary, 0777) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno,
                                "checkpoint \"%s\": directory \"%s\" cannot be "
@@ -95,7 +94,7 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
     if (!exists || exchange_try(d) == WEIR_OK)
         return WEIR_OK;
     struct weir_error error = *weir_last_error();
-    (void)flat_remove(d->temporary);
+    (void)weir_directory_remove(d->temporary);
     return weir_fail_with(&error);
 }
 
@@ -169,7 +168,7 @@ static enum weir_status place(struct weir_directory *d, struct weir_log *log)
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%s", d->path);
     WEIR_TRY(weir_directory_sync(dirname(parent)));
-    if (exists && flat_remove(d->temporary) != WEIR_OK)
+    if (exists && weir_directory_remove(d->temporary) != WEIR_OK)
         weir_log(log, WEIR_LOG_WARNING,
                  "checkpoint \"%s\" is saved; the one before is left over: %s", d->path,
                  weir_last_error()->text);
@@ -193,6 +192,6 @@ enum weir_status weir_directory_commit(struct weir_directory *directory, struct 
 void weir_directory_abandon(struct weir_directory *directory)
 {
     if (directory->temporary && !directory->placed)
-        (void)flat_remove(directory->temporary);
+        (void)weir_directory_remove(directory->temporary);
     paths_free(directory);
 }

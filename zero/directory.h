@@ -27,6 +27,9 @@ enum weir_status weir_directory_file(const struct weir_directory *directory, con
 enum weir_status weir_directory_commit(struct weir_directory *directory, struct weir_log *log);
 /* A rename in the directory survives a crash once this returns. */
 enum weir_status weir_directory_sync(const char *path);
+/* Remove a flat directory, never through a link; one that holds directories stays, and is IO.
+ * Absent is OK. */
+enum weir_status weir_directory_remove(const char *path);
 /* Remove what was begun. */
 void weir_directory_abandon(struct weir_directory *directory);
 

@@ -88,7 +88,9 @@ static const struct flag flags[] = {
     {"--threads", "N", FLAG_COUNT32, FIELD(threads),
      .help = "of the compute team (default: one a core)", .least = 1, .most = 4096},
     {"--out", "DIR", FLAG_TEXT, FIELD(out),
-     .help = "checkpoints go to DIR/step-N; the last step is always saved"},
+     .help =
+         "checkpoints go to DIR/step-N, which without --resume holds none; the last step is always "
+         "saved"},
     {"--save-every", "N", FLAG_COUNT, FIELD(save_every),
      .help = "steps between checkpoints (0: only the last; default 0)"},
     {"--keep", "N", FLAG_COUNT, FIELD(keep), .help = "newest checkpoints to keep (default 2)",

@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "examples/train/trainer.h"
+#include "zero/directory.h"
 #include "zero/math.h"
 
 #include <dirent.h>
@@ -16,20 +17,32 @@
 #include <unistd.h>
 #include <weir/checkpoint.h>
 
-/* N of a name "step-N", or -1. */
-static int64_t step_of(const char *name)
+static void step_name(int64_t step, char name[static 32])
 {
-    char *end;
-    if (strncmp(name, "step-", 5) != 0)
-        return -1;
-    long long step = strtoll(name + 5, &end, 10);
-    return end == name + 5 || *end ? -1 : step;
+    snprintf(name, 32, "step-%08lld", (long long)step);
 }
 
-/* The nth newest checkpoint's step (0: newest); -1: there is none. */
-static int64_t newest_step(const char *out, uint64_t nth)
+static void step_path(const char *out, int64_t step, char *path, size_t bytes)
 {
-    int64_t below = INT64_MAX;
+    char name[32];
+    step_name(step, name);
+    snprintf(path, bytes, "%s/%s", out, name);
+}
+
+/* N of the very name that a checkpoint of step N has, or -1: "step-1" is somebody else's. */
+static int64_t step_of(const char *name)
+{
+    char own[32];
+    if (strncmp(name, "step-", 5) != 0)
+        return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    step_name(step, own);
+    return strcmp(name, own) == 0 ? step : -1;
+}
+
+/* The nth newest checkpoint's step (0: newest) of those below one; -1: there is none. */
+static int64_t newest_step(const char *out, int64_t below, uint64_t nth)
+{
     for (uint64_t i = 0; i <= nth; i++) {
         DIR *dir = opendir(out);
         int64_t best = -1;
@@ -48,31 +61,28 @@ static int64_t newest_step(const char *out, uint64_t nth)
     return below;
 }
 
-static void step_path(const char *out, int64_t step, char *path, size_t bytes)
-{
-    snprintf(path, bytes, "%s/step-%08lld", out, (long long)step);
-}
-
 enum weir_status trainer_newest(const struct trainer *t, char *path, size_t path_bytes, bool *found)
 {
-    int64_t step = newest_step(t->arguments.out, 0);
+    const char *out = t->arguments.out;
+    *found = false;
+    if (access(out, R_OK) != 0 && errno != ENOENT)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "--out \"%s\": cannot be read", out);
+    int64_t step = newest_step(out, INT64_MAX, 0);
     *found = step >= 0;
     step_path(t->arguments.out, step, path, path_bytes);
     return WEIR_OK;
 }
 
-static void checkpoint_remove(const char *path)
+/* All but the newest --keep of the steps up to this one. A later one is not this run's: it does not
+ * count, and stays. Each is tried once, so that one which cannot be removed hides no other. */
+static void prune(const char *out, int64_t step, uint64_t keep)
 {
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir)
-        closedir(dir);
-    if (dir && rmdir(path) != 0)
-        fprintf(stderr, "warning: checkpoint \"%s\" cannot be removed: %s\n", path,
-                strerror(errno));
+    char path[4096];
+    for (int64_t old = newest_step(out, step + 1, keep); old >= 0; old = newest_step(out, old, 0)) {
+        step_path(out, old, path, sizeof path);
+        if (weir_directory_remove(path) != WEIR_OK)
+            fprintf(stderr, "warning: an older checkpoint stays: %s\n", weir_last_error()->text);
+    }
 }
 
 static json_t *numbers(const struct trainer *t)
@@ -162,12 +172,7 @@ enum weir_status trainer_save(struct trainer *t)
     WEIR_TRY(status);
     printf("saved %s\n", path);
     fflush(stdout);
-    for (int64_t old; (old = newest_step(t->arguments.out, t->arguments.keep)) >= 0;) {
-        step_path(t->arguments.out, old, path, sizeof path);
-        checkpoint_remove(path);
-        if (access(path, F_OK) == 0)
-            break;
-    }
+    prune(t->arguments.out, (int64_t)t->step, t->arguments.keep);
     return WEIR_OK;
 }
 

@@ -167,6 +167,24 @@ static enum weir_status files_check(const struct arguments *a)
     return a->export_fp32 ? flag_file_check("--export-fp32", a->export_fp32, true) : WEIR_OK;
 }
 
+/* A run begun beside another's checkpoints would prune its own for the sake of the other's, and be
+ * resumed from them. A dry run makes none. */
+static enum weir_status out_check(const struct trainer *t)
+{
+    const struct arguments *a = &t->arguments;
+    char path[4096];
+    bool found = false;
+    if (!a->out || a->resume || a->dry_run)
+        return WEIR_OK;
+    WEIR_TRY(trainer_newest(t, path, sizeof path, &found));
+    if (!found)
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_ARG,
+                     "--out \"%s\": it holds the checkpoint %s of a run before; go on from it with "
+                     "--resume, or name another folder",
+                     a->out, strrchr(path, '/') + 1);
+}
+
 enum weir_status trainer_open(struct trainer *t, const struct arguments *arguments,
                               const volatile sig_atomic_t *stop)
 {
@@ -181,6 +199,7 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
                          "max_position_embeddings %u",
                          a->seq_len, t->config.position_count);
     WEIR_TRY(files_check(a));
+    WEIR_TRY(out_check(t));
     WEIR_TRY(wear_read(&t->wear, a->endurance, a->nvme));
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));

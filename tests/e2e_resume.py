@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
+and what a resumed run asks of the run that was begun.
+
+  tests/e2e_resume.py WEIR_TRAIN folder|signal
+"""
+import glob
+import json
+import os
+import random
+import signal
+
+from e2e import MIB, check, config, digests, fails, main, newest, newest_or_none, run, start, text_data, work
+
+
+def tiny(name="tiny", **other):
+    """A model that takes milliseconds a step."""
+    c = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=257, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16, hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=False)
+    path = f"{work}/{name}.json"
+    json.dump(c | other, open(path, "w"))
+    return path
+
+
+def tokens(name, count, seed=1):
+    r = random.Random(seed)
+    path = f"{work}/{name}.bin"
+    open(path, "wb").write(b"".join(r.randrange(257).to_bytes(2, "little") for _ in range(count)))
+    return path
+
+
+def base(**model):
+    return ["--model", tiny(**model), "--data", tokens("data", 6000), "--seq-len", 16, "--batch", 2, "--eval-batches", 1]
+
+
+def paused(step, *args):
+    """A run that has done so many steps and stands still."""
+    process = start(*args)
+    for line in process.stdout:
+        if line.startswith(f"step {step}/"):
+            process.send_signal(signal.SIGSTOP)
+            return process
+    check(False, f"step {step} is reached")
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def interrupt():
+    """SIGINT saves the step's beginning; --resume goes on to the same bits."""
+    data = text_data(60000)
+    common = ["--model", config("llama-5m"), "--data", data, "--seq-len", 64, "--batch", 4, "--steps", 12, "--eval-batches", 1, "--device-memory", 40 * MIB, "--host-memory", 40 * MIB, "--nvme", f"{work}/nvme"]
+    run(*common, "--out", f"{work}/whole")
+    process = start(*common, "--out", f"{work}/cut")
+    for line in process.stdout:
+        if line.startswith("step 4/"):
+            process.send_signal(signal.SIGINT)
+            break
+    process.communicate()
+    check(process.returncode == 130, "SIGINT ends with status 130")
+    check(newest_or_none(f"{work}/cut") is not None, "the beginning of the step is saved")
+    run(*common, "--out", f"{work}/cut", "--resume")
+    check(digests(newest(f"{work}/cut")) == digests(newest(f"{work}/whole")), "resumed to the same bits")
+
+
+def folder():
+    """--out holds one run's checkpoints: a fresh run into them is refused; pruning keeps what is not the run's own."""
+    common = [*base(), "--out", f"{work}/out"]
+    run(*common, "--steps", 3, "--save-every", 1)
+    check(names(f"{work}/out") == ["step-00000002", "step-00000003"], "the newest two are kept")
+    before = digests(f"{work}/out/step-00000003")
+    error = fails("step-00000003", *common, "--steps", 1, "--log", f"{work}/log")
+    check("--resume" in error and "another folder" in error and f"{work}/out" in error, "a fresh run beside them is refused with both remedies")
+    check(names(f"{work}/out") == ["step-00000002", "step-00000003"] and not os.path.exists(f"{work}/log"), "before anything is made")
+    run(*common, "--steps", 1, "--dry-run")
+    run(*common, "--steps", 3, "--resume")
+    check(digests(f"{work}/out/step-00000003") == before and names(f"{work}/out") == ["step-00000002", "step-00000003"], "a dry run and one that is done leave them alone")
+
+    foreign = ["step-1", "step-+0000001", "step-00000001x", "step-000000004"]
+    for name in foreign:
+        os.mkdir(f"{work}/out/{name}")
+    os.symlink(f"{work}/out/step-1", f"{work}/out/step-00000000")
+    open(f"{work}/out/step-1/kept", "w").close()
+    process = paused(4, *common, "--steps", 8, "--save-every", 1, "--keep", 1, "--resume")
+    os.mkdir(f"{work}/out/step-00000050")
+    process.send_signal(signal.SIGCONT)
+    out = process.communicate(timeout=60)[0]
+    check(process.returncode == 0, "folders of other names do not keep a run from its end")
+    check(names(f"{work}/out") == sorted([*foreign, "step-00000000", "step-00000008", "step-00000050"]), "they stay, and so does a later step than the run's own")
+    check(os.path.exists(f"{work}/out/step-1/kept") and "an older checkpoint stays" in out, "nothing is removed through a link")
+
+
+tests = {"folder": folder, "signal": interrupt}
+if __name__ == "__main__":
+    main(tests)
