@@ -2,7 +2,7 @@
 """weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
 and what a resumed run asks of the run that was begun.
 
-  tests/e2e_resume.py WEIR_TRAIN folder|signal
+  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep
 """
 import glob
 import json
@@ -90,6 +90,23 @@ def folder():
     check(os.path.exists(f"{work}/out/step-1/kept") and "an older checkpoint stays" in out, "nothing is removed through a link")
 
 
-tests = {"folder": folder, "signal": interrupt}
+def sweep():
+    """What a killed save left goes when the next run starts, and nothing that only looks like it."""
+    common = [*base(), "--out", f"{work}/out", "--steps", 2]
+    left, kept = "step-00000007.tmp", ["notes.tmp", "step-7.tmp", "step-00000001.tmp", "step-00000002.tmpx", "step-00000009.tmp"]
+    for name in (left, "notes.tmp", "step-7.tmp", "step-00000002.tmpx", "elsewhere"):
+        os.makedirs(f"{work}/out/{name}")
+        open(f"{work}/out/{name}/model.safetensors", "w").close()
+    os.symlink(f"{work}/out/elsewhere", f"{work}/out/step-00000001.tmp")
+    open(f"{work}/out/step-00000009.tmp", "w").close()
+    run(*common, "--dry-run")
+    check(left in names(f"{work}/out"), "a dry run removes nothing")
+    out = run(*common)
+    check(f"removed \"{work}/out/{left}\"" in out and out.count("removed") == 1, "it says what it removes")
+    check(names(f"{work}/out") == sorted([*kept, "elsewhere", "step-00000002"]), "what has another name, or is no folder, stays")
+    check(all(os.listdir(f"{work}/out/{name}") for name in ("elsewhere", "notes.tmp", "step-7.tmp")), "with all that is in it")
+
+
+tests = {"sweep": sweep, "folder": folder, "signal": interrupt}
 if __name__ == "__main__":
     main(tests)

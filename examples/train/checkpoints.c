@@ -85,6 +85,37 @@ static void prune(const char *out, int64_t step, uint64_t keep)
     }
 }
 
+/* Whether name, in out, is the folder of a save that never ended. */
+static bool is_half(const char *out, const char *name, char *path, size_t bytes)
+{
+    char whole[64];
+    struct stat st;
+    size_t length = strlen(name);
+    if (length <= 4 || length - 4 >= sizeof whole || strcmp(name + length - 4, ".tmp") != 0)
+        return false;
+    snprintf(whole, sizeof whole, "%.*s", (int)(length - 4), name);
+    snprintf(path, bytes, "%s/%s", out, name);
+    return step_of(whole) >= 0 && lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+void trainer_sweep(const struct trainer *t)
+{
+    const char *out = t->arguments.out;
+    char path[4096];
+    DIR *dir = opendir(out);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir)) != NULL) {
+        if (!is_half(out, entry->d_name, path, sizeof path))
+            continue;
+        if (weir_directory_remove(path) == WEIR_OK)
+            fprintf(stderr, "removed \"%s\": half a checkpoint, of a save that was killed\n", path);
+        else
+            fprintf(stderr, "warning: half a checkpoint stays: %s\n", weir_last_error()->text);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 static json_t *numbers(const struct trainer *t)
 {
     const struct arguments *a = &t->arguments;

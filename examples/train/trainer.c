@@ -252,8 +252,10 @@ static enum weir_status out_make(const char *out)
 
 enum weir_status trainer_start(struct trainer *t)
 {
-    if (t->arguments.out)
+    if (t->arguments.out) {
         WEIR_TRY(out_make(t->arguments.out));
+        trainer_sweep(t);
+    }
     WEIR_TRY(weir_layout(t->run));
     WEIR_TRY(weir_predict(t->run, "train", &t->prediction));
     WEIR_TRY(weights_fill(t));

@@ -44,6 +44,8 @@ enum weir_status trainer_save(struct trainer *trainer);
 /* The newest step-N under --out; found false: none. */
 enum weir_status trainer_newest(const struct trainer *trainer, char *path, size_t path_bytes,
                                 bool *found);
+/* Removes what saves that were killed left under --out, and says so. */
+void trainer_sweep(const struct trainer *trainer);
 /* Refuses by name what would make it another run, and says once what changes bits. */
 enum weir_status trainer_resume_check(const struct trainer *trainer, const char *path);
 
