@@ -2,7 +2,7 @@
 """weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
 and what a resumed run asks of the run that was begun.
 
-  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep
+  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer
 """
 import glob
 import json
@@ -107,6 +107,24 @@ def sweep():
     check(all(os.listdir(f"{work}/out/{name}") for name in ("elsewhere", "notes.tmp", "step-7.tmp")), "with all that is in it")
 
 
-tests = {"sweep": sweep, "folder": folder, "signal": interrupt}
+def tokenizer():
+    """Tokenizer files go into every checkpoint, though the directory they came from was pruned meanwhile."""
+    data = base()[2:]
+    run(*base(), "--out", f"{work}/out", "--steps", 1)
+    model = f"{work}/out/step-00000001"
+    for name in ("tokenizer.json", "generation_config.json"):
+        open(f"{model}/{name}", "w").write(f'{{"of": "{name}"}}')
+    run("--model", model, *data, "--out", f"{work}/out", "--steps", 4, "--save-every", 1, "--keep", 1, "--resume")
+    check(names(f"{work}/out") == ["step-00000004"], "the model that it began with is gone")
+    saved = f"{work}/out/step-00000004"
+    check(all(open(f"{saved}/{name}").read() == f'{{"of": "{name}"}}' for name in ("tokenizer.json", "generation_config.json")), "its tokenizer is in the newest")
+    check(names(saved) == ["config.json", "generation_config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json"], "and nothing that it had not")
+    os.remove(f"{saved}/tokenizer.json")
+    os.mkdir(f"{saved}/tokenizer.json")
+    fails("tokenizer.json\": cannot be read", "--model", saved, *data, "--out", f"{work}/other", "--steps", 1)
+    check(not os.path.exists(f"{work}/other"), "one that cannot be read is said before anything is made")
+
+
+tests = {"tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
 if __name__ == "__main__":
     main(tests)

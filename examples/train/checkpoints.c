@@ -1,15 +1,12 @@
 /*
  * weir-train's checkpoints: DIR/step-N, the newest --keep of them.
  */
-#include "core/file.h"
-#include "core/memory.h"
 #include "examples/train/trainer.h"
 #include "zero/directory.h"
 #include "zero/math.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,59 +132,12 @@ static json_t *numbers(const struct trainer *t)
         "position", (json_int_t)t->step * a->batch);
 }
 
-/* The tokenizer travels with the model, so that the checkpoint is one. */
-static const char *const companions[] = {"tokenizer.json", "tokenizer_config.json",
-                                         "special_tokens_map.json", "tokenizer.model",
-                                         "generation_config.json"};
-#define COMPANIONS (sizeof companions / sizeof *companions)
-
-static enum weir_status file_read(const char *path, int fd, void **memory, size_t *bytes)
-{
-    struct stat stat;
-    int error = fstat(fd, &stat) == 0 ? 0 : errno;
-    if (!error && (*memory = malloc((size_t)stat.st_size + 1)) == NULL)
-        error = ENOMEM;
-    if (!error)
-        error = weir_file_read(fd, *memory, (size_t)stat.st_size, 0, bytes);
-    return error ? weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": cannot be read", path) : WEIR_OK;
-}
-
-/* *memory NULL: there is no such file. */
-static enum weir_status file_take(const char *directory, const char *name, void **memory,
-                                  size_t *bytes)
-{
-    char path[4096];
-    int fd;
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    int error = weir_file_open(path, O_RDONLY, 0, &fd);
-    *memory = NULL;
-    if (error == ENOENT)
-        return WEIR_OK;
-    if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error, "\"%s\": cannot be opened", path);
-    enum weir_status status = file_read(path, fd, memory, bytes);
-    close(fd);
-    return status;
-}
-
 static enum weir_status save_with(struct trainer *t, const char *path, const char *json)
 {
-    struct weir_file files[COMPANIONS + 1] = {
+    struct weir_file files[COMPANIONS_MOST + 1] = {
         {"config.json", t->config.text, t->config.text_bytes}};
-    size_t count = 1;
-    enum weir_status status = WEIR_OK;
-    for (size_t i = 0; t->config.directory && status == WEIR_OK && i < COMPANIONS; i++) {
-        void *memory;
-        files[count].name = companions[i];
-        status = file_take(t->config.directory, companions[i], &memory, &files[count].byte_count);
-        files[count].bytes = memory;
-        count += memory != NULL;
-    }
-    if (status == WEIR_OK)
-        status = weir_save(t->run, path, json, files, count);
-    for (size_t i = 1; i < count; i++)
-        free((void *)files[i].bytes);
-    return status;
+    memcpy(files + 1, t->companions.files, t->companions.count * sizeof *files);
+    return weir_save(t->run, path, json, files, t->companions.count + 1);
 }
 
 enum weir_status trainer_save(struct trainer *t)

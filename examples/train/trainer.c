@@ -200,6 +200,8 @@ enum weir_status trainer_open(struct trainer *t, const struct arguments *argumen
                          a->seq_len, t->config.position_count);
     WEIR_TRY(files_check(a));
     WEIR_TRY(out_check(t));
+    if (a->out && t->config.directory)
+        WEIR_TRY(companions_read(&t->companions, t->config.directory));
     WEIR_TRY(wear_read(&t->wear, a->endurance, a->nvme));
     WEIR_TRY(data_open(t));
     WEIR_TRY(run_open(t, stop));
@@ -442,5 +444,6 @@ void trainer_close(struct trainer *t)
     weir_free(t->tokens);
     corpus_close(&t->corpus);
     corpus_close(&t->eval_corpus);
+    companions_free(&t->companions);
     llama_config_free(&t->config);
 }

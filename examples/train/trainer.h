@@ -5,6 +5,7 @@
 #define WEIR_TRAIN_TRAINER_H
 
 #include "examples/train/arguments.h"
+#include "examples/train/companions.h"
 #include "examples/train/config.h"
 #include "examples/train/corpus.h"
 #include "examples/train/journal.h"
@@ -14,6 +15,7 @@
 struct trainer {
     struct arguments arguments;
     struct llama_config config;
+    struct companions companions;      /* none where nothing is saved */
     struct corpus corpus, eval_corpus; /* eval_corpus: closed unless --eval-data is given */
     uint64_t train_count, eval_first, eval_count; /* sequences */
     weir_run *run;
