@@ -2,12 +2,14 @@
 """weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
 and what a resumed run asks of the run that was begun.
 
-  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer
+  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer|numbers
 """
 import glob
 import json
 import os
 import random
+import re
+import shutil
 import signal
 
 from e2e import MIB, check, config, digests, fails, main, newest, newest_or_none, run, start, text_data, work
@@ -125,6 +127,42 @@ def tokenizer():
     check(not os.path.exists(f"{work}/other"), "one that cannot be read is said before anything is made")
 
 
-tests = {"tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
+def numbers():
+    """A resumed run says by name, with both values, what makes its bits others, and refuses another split of the data."""
+    out = f"{work}/out"
+    common = [*base(), "--out", out]
+    begun = ["--lr", 0.0003, "--min-lr", 0.00001, "--warmup", 1, "--beta1", 0.9, "--beta2", 0.95, "--eps", 1e-8, "--weight-decay", 0.1, "--clip", 1, "--steps", 4]
+    run(*common, *begun[:-1], 3)
+    state = json.load(open(f"{out}/step-00000003/state.json"))
+    check(state["caller"]["train_count"] == 356 and state["caller"]["training"] == {"lr": 0.0003, "schedule": "cosine", "min_lr": 0.00001, "warmup": 1, "steps": 3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}, "the numbers are in the checkpoint, to the bit")
+
+    def said(*args):
+        """From the same checkpoint each time."""
+        for later in glob.glob(f"{out}/step-00000004"):
+            shutil.rmtree(later)
+        text = run(*common, "--resume", *args)
+        return re.findall(r"warning: resumed with another (\w+), (\S+) where the checkpoint has (\S+): the bits will differ", text)
+
+    check(said(*begun[:-1], 3) == [], "with the same numbers nothing is said")
+    other = {"lr": (0.001, "0.0003"), "min_lr": (2e-5, "1e-5"), "warmup": (2, "1"), "beta1": (0.8, "0.9"), "beta2": (0.9, "0.95"), "eps": (1e-7, "1e-8"), "weight_decay": (0.0, "0.1"), "clip": (0.5, "1.0"), "steps": (4, "3")}
+    for name, (value, then) in other.items():
+        args = [*begun[:-1], 3]
+        args[args.index("--" + name.replace("_", "-")) + 1] = value
+        found = said(*args)
+        check(len(found) == 1 and found[0][0] == name and float(found[0][1]) == value and found[0][2] == then, f"{name}: {found}")
+    constant = [*begun[:2], *begun[4:-1], 4, "--lr-schedule", "constant"]
+    check(said(*constant) == [("schedule", '"constant"', '"cosine"')], "a constant rate has no end to differ in")
+
+    for later in glob.glob(f"{out}/step-00000004"):
+        shutil.rmtree(later)
+    error = fails("train_count", *common, *begun, "--resume", "--eval-data", tokens("other", 1000))
+    check("356" in error and "374" in error and "--eval-data" in error, "another split of the data is refused with both")
+    for name in ("training", "train_count"):
+        del state["caller"][name]
+    json.dump(state, open(f"{out}/step-00000003/state.json", "w"))
+    check(said(*begun, "--eval-data", tokens("other", 1000)) == [], "a checkpoint of an earlier build has none of them, and is resumed")
+
+
+tests = {"numbers": numbers, "tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
 if __name__ == "__main__":
     main(tests)

@@ -193,6 +193,11 @@ enum weir_status arguments_read(struct arguments *a, int count, char **values)
     return a->help ? WEIR_OK : together_check(a, seen);
 }
 
+const char *arguments_schedule(const struct arguments *a)
+{
+    return schedule_names[a->schedule];
+}
+
 double arguments_lr(const struct arguments *a, uint64_t step)
 {
     if (step < a->warmup)

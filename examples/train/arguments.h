@@ -26,6 +26,8 @@ struct arguments {
 
 enum weir_status arguments_read(struct arguments *arguments, int count, char **values);
 void arguments_help(void);
+/* The schedule by its name on the command line. */
+const char *arguments_schedule(const struct arguments *arguments);
 /* Learning rate of step (from 0): warmup, then the schedule down to min_lr at the last step. */
 double arguments_lr(const struct arguments *arguments, uint64_t step);
 

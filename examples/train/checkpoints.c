@@ -3,16 +3,13 @@
  */
 #include "examples/train/trainer.h"
 #include "zero/directory.h"
-#include "zero/math.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <weir/checkpoint.h>
 
 static void step_name(int64_t step, char name[static 32])
 {
@@ -113,25 +110,6 @@ void trainer_sweep(const struct trainer *t)
         closedir(dir);
 }
 
-static json_t *numbers(const struct trainer *t)
-{
-    const struct arguments *a = &t->arguments;
-    const struct llama_config *c = &t->config;
-    struct weir_kernels *kernels = weir_compute_kernels(t->run);
-    return json_pack(
-        "{s:{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:b,s:f,s:f,s:i,s:f,s:f,s:f,s:f}, s:I, s:I, s:i, s:i, "
-        "s:i, s:i, s:s, s:I}",
-        "model", "vocab", c->vocab, "hidden", c->hidden, "intermediate", c->intermediate, "layers",
-        c->layer_count, "heads", c->heads, "kv_heads", c->kv_heads, "head_dim", c->head_dim, "tied",
-        c->tied, "norm_eps", (double)c->norm_eps, "rope_theta", c->rope.theta, "rope_scaling",
-        (int)c->rope.scaling, "rope_factor", c->rope.factor, "low_freq_factor",
-        c->rope.low_freq_factor, "high_freq_factor", c->rope.high_freq_factor, "original_length",
-        c->rope.original_length, "seed", (json_int_t)a->seed, "data",
-        (json_int_t)t->corpus.identity, "seq_len", a->seq_len, "batch", a->batch, "micro_batch",
-        a->micro_batch, "threads", a->threads, "kernels", kernels->table->describe(kernels),
-        "position", (json_int_t)t->step * a->batch);
-}
-
 static enum weir_status save_with(struct trainer *t, const char *path, const char *json)
 {
     struct weir_file files[COMPANIONS_MOST + 1] = {
@@ -144,7 +122,7 @@ enum weir_status trainer_save(struct trainer *t)
 {
     char path[4096];
     step_path(t->arguments.out, (int64_t)t->step, path, sizeof path);
-    json_t *object = numbers(t);
+    json_t *object = trainer_numbers(t);
     char *json = object ? json_dumps(object, JSON_COMPACT) : NULL;
     enum weir_status status = json ? save_with(t, path, json)
                                    : weir_fail(WEIR_ERR_NOMEM, "checkpoint: no memory for JSON");
@@ -155,39 +133,4 @@ enum weir_status trainer_save(struct trainer *t)
     fflush(stdout);
     prune(t->arguments.out, (int64_t)t->step, t->arguments.keep);
     return WEIR_OK;
-}
-
-static enum weir_status fields_compare(const json_t *saved, const json_t *mine, const char *path)
-{
-    static const char *const refused[] = {"model", "seed", "data", "seq_len", "batch"};
-    static const char *const said[] = {"micro_batch", "threads", "kernels"};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!json_equal(json_object_get(saved, refused[i]), json_object_get(mine, refused[i])))
-            return weir_fail(WEIR_ERR_ARG,
-                             "checkpoint \"%s\" is of another %s; resume with the "
-                             "arguments it was begun with",
-                             path, refused[i]);
-    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-        if (!json_equal(json_object_get(saved, said[i]), json_object_get(mine, said[i])))
-            fprintf(stderr,
-                    "warning: resumed with another %s: the bits will differ from the run "
-                    "that was begun\n",
-                    said[i]);
-    return WEIR_OK;
-}
-
-enum weir_status trainer_resume_check(const struct trainer *t, const char *path)
-{
-    char file[4200];
-    json_error_t error;
-    snprintf(file, sizeof file, "%s/state.json", path);
-    json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return weir_fail(WEIR_ERR_CORRUPT, "checkpoint file \"%s\", line %d: %s", file, error.line,
-                         error.text);
-    json_t *mine = numbers(t);
-    enum weir_status status = fields_compare(json_object_get(root, "caller"), mine, path);
-    json_decref(mine);
-    json_decref(root);
-    return status;
 }

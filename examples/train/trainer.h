@@ -48,6 +48,10 @@ enum weir_status trainer_newest(const struct trainer *trainer, char *path, size_
                                 bool *found);
 /* Removes what saves that were killed left under --out, and says so. */
 void trainer_sweep(const struct trainer *trainer);
+
+/* resume.c */
+/* What state.json says of the run, for the caller to release; NULL: no memory. */
+json_t *trainer_numbers(const struct trainer *trainer);
 /* Refuses by name what would make it another run, and says once what changes bits. */
 enum weir_status trainer_resume_check(const struct trainer *trainer, const char *path);
 
