@@ -2,7 +2,7 @@
 """weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
 and what a resumed run asks of the run that was begun.
 
-  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer|numbers
+  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer|numbers|ends|skips
 """
 import glob
 import json
@@ -11,8 +11,9 @@ import random
 import re
 import shutil
 import signal
+import struct
 
-from e2e import MIB, check, config, digests, fails, main, newest, newest_or_none, run, start, text_data, work
+from e2e import MIB, check, config, digests, fails, main, newest, newest_or_none, run, start, steps, text_data, work
 
 
 def tiny(name="tiny", **other):
@@ -163,6 +164,59 @@ def numbers():
     check(said(*begun, "--eval-data", tokens("other", 1000)) == [], "a checkpoint of an earlier build has none of them, and is resumed")
 
 
-tests = {"numbers": numbers, "tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
+def ends():
+    """What ends a run while its weights are whole saves them once, stays the error, and a resume goes on to the same bits."""
+    evaluation = tokens("evaluation", 400)
+    common = [*base(), "--eval-data", evaluation, "--steps", 100]
+    run(*common, "--out", f"{work}/whole")
+    for cut, more in ((f"{work}/data.bin", []), (evaluation, ["--eval-every", 1, "--save-every", 1])):
+        out, log = f"{work}/{os.path.basename(cut)}.out", f"{work}/{os.path.basename(cut)}.jsonl"
+        process = paused(3, *common, *more, "--out", out, "--log", log)
+        whole = open(cut, "rb").read()
+        os.truncate(cut, 10)
+        process.send_signal(signal.SIGCONT)
+        text = process.communicate(timeout=60)[0]
+        error = text.splitlines()[-1]
+        open(cut, "wb").write(whole)
+        done = int(re.search(r"the file shrank\), after step (\d+); saved, go on with --resume", error)[1])
+        check(process.returncode == 1 and cut in error and 3 <= done < 100, error)
+        check(os.path.isdir(f"{out}/step-{done:08}") and len(re.findall(f"saved {out}/step-{done:08}\n", text)) == 1, f"step {done} is saved, once")
+        check([s["step"] for s in steps(log)] == list(range(1, done + 1)), "and its line is in the log")
+        run(*common, "--out", out, "--resume")
+        check(digests(newest(out)) == digests(f"{work}/whole/step-00000100"), "a resume goes on to the same bits")
+
+    process = paused(3, *common, "--out", f"{work}/again", "--save-every", 1)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    text = process.communicate(timeout=60)[0]
+    check(process.returncode == 143, "SIGTERM ends with status 143")
+    saved = re.findall(r"saved \S+/(step-\d+)", text)
+    check("saved, go on with --resume" in text and len(saved) == len(set(saved)), "a step that is saved is not saved again")
+
+    process = paused(3, *common, "--out", f"{work}/gone")
+    shutil.rmtree(f"{work}/gone")
+    os.truncate(f"{work}/data.bin", 10)
+    process.send_signal(signal.SIGCONT)
+    text = process.communicate(timeout=60)[0]
+    error = [line for line in text.splitlines() if line.startswith("weir-train:")]
+    check(process.returncode == 1 and len(error) == 1 and "the file shrank" in error[0] and "saved" not in error[0], f"the first error stays: {error}")
+    check(re.search(r"warning: step \d+ is not saved: .*gone", text), "and why nothing could be saved is said")
+
+
+def skips():
+    """Too many steps without an update end the run with what it had."""
+    run(*base(), "--steps", 1, "--out", f"{work}/first", "--dtype", "fp32")
+    model = f"{work}/first/step-00000001"
+    file = bytearray(open(f"{model}/model.safetensors", "rb").read())
+    header = int.from_bytes(file[:8], "little")
+    first, last = json.loads(file[8 : 8 + header])["model.norm.weight"]["data_offsets"]
+    file[8 + header + first : 8 + header + last] = struct.pack("<f", 3e38) * ((last - first) // 4)  # finite, its logits are not
+    open(f"{model}/model.safetensors", "wb").write(file)
+    error = fails("2 steps in a row", "--model", model, *base()[2:], "--steps", 9, "--max-skips", 2, "--dtype", "fp32", "--out", f"{work}/out").splitlines()[-1]
+    check("after step 2; saved, go on with --resume" in error and names(f"{work}/out") == ["step-00000002"], error)
+    check(open(f"{work}/out/step-00000002/model.safetensors", "rb").read() == file, "with the weights that it was given")
+
+
+tests = {"ends": ends, "skips": skips, "numbers": numbers, "tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
 if __name__ == "__main__":
     main(tests)

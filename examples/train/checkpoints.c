@@ -129,6 +129,7 @@ enum weir_status trainer_save(struct trainer *t)
     free(json);
     json_decref(object);
     WEIR_TRY(status);
+    t->saved_step = t->step;
     printf("saved %s\n", path);
     fflush(stdout);
     prune(t->arguments.out, (int64_t)t->step, t->arguments.keep);

@@ -227,7 +227,7 @@ static enum weir_status weights_fill(struct trainer *t)
         printf("resuming from %s\n", path);
         WEIR_TRY(weir_load(t->run, path));
         const char *number = strrchr(path, '-');
-        t->step = t->first_step = strtoull(number + 1, NULL, 10);
+        t->step = t->first_step = t->saved_step = strtoull(number + 1, NULL, 10);
         if (t->step >= t->arguments.steps)
             fprintf(stderr, "warning: --steps %llu: the checkpoint has %llu; nothing to train\n",
                     (unsigned long long)t->arguments.steps, (unsigned long long)t->step);
@@ -351,6 +351,12 @@ static enum weir_status skips_count(struct trainer *t, const struct weir_report 
     return WEIR_OK;
 }
 
+/* What is done every so many steps (0: never) is also done after the last. */
+static bool due(const struct trainer *t, uint64_t every)
+{
+    return t->step == t->arguments.steps || (every > 0 && t->step % every == 0);
+}
+
 /* The third step of this process is like all that follow; a shorter run has only its last. */
 static enum weir_status timeline_step(struct trainer *t)
 {
@@ -360,22 +366,27 @@ static enum weir_status timeline_step(struct trainer *t)
     return weir_timeline_write(t->run, t->arguments.timeline);
 }
 
-/* A signal, or a file of figures that takes no more, leaves whole weights: save them, whatever
- * --save-every says. */
+/* Whatever ends a run before its last step (a signal, data that cannot be read, a file of figures
+ * that takes no more, too many skips) leaves whole weights, unless the run itself is broken: save
+ * them, whatever --save-every says. What ended it stays the error. */
 static enum weir_status stopped(struct trainer *t)
 {
     struct weir_error error = *weir_last_error();
-    bool save = t->arguments.out && t->step > 0;
-    if (save)
-        WEIR_TRY(trainer_save(t));
+    bool saved = t->arguments.out && t->step > 0;
+    if (saved && t->step != t->saved_step && trainer_save(t) != WEIR_OK) {
+        saved = false;
+        if (strcmp(weir_last_error()->text, error.text) != 0) /* else it is what broke the run */
+            fprintf(stderr, "warning: step %llu is not saved: %s\n", (unsigned long long)t->step,
+                    weir_last_error()->text);
+    }
     return weir_fail(error.status, "%s, after step %llu%s", error.text, (unsigned long long)t->step,
-                     save ? "; saved, go on with --resume" : "");
+                     saved ? "; saved, go on with --resume" : "");
 }
 
+/* The step is done: its line is written whatever fails after it. */
 static enum weir_status step_after(struct trainer *t, struct journal_step *s)
 {
     const struct arguments *a = &t->arguments;
-    bool last = t->step == a->steps;
     t->trained_tokens += (double)s->tokens;
     t->trained_seconds += (double)s->report.step_ns * 1e-9;
     t->read_bytes += s->report.nvme_read_bytes;
@@ -383,16 +394,15 @@ static enum weir_status step_after(struct trainer *t, struct journal_step *s)
     double each = t->trained_seconds * (double)s->tokens / t->trained_tokens;
     s->seconds_left = each * (double)(a->steps - t->step);
     WEIR_TRY(wear_written(t->run, &s->nvme_written_total_bytes));
-    if (timeline_step(t) != WEIR_OK)
-        return stopped(t);
-    if (last || (a->eval_every > 0 && t->step % a->eval_every == 0))
-        WEIR_TRY(evaluate(t, &s->eval_loss));
-    if (journal_step(&t->journal, s) != WEIR_OK)
-        return stopped(t);
-    WEIR_TRY(skips_count(t, &s->report));
-    if (a->out && (last || (a->save_every > 0 && t->step % a->save_every == 0)))
-        return trainer_save(t);
-    return WEIR_OK;
+    enum weir_status status = timeline_step(t);
+    if (status == WEIR_OK && due(t, a->eval_every))
+        status = evaluate(t, &s->eval_loss);
+    struct weir_error error = *weir_last_error();
+    enum weir_status logged = journal_step(&t->journal, s);
+    if (status != WEIR_OK)
+        return weir_fail_with(&error);
+    WEIR_TRY(logged);
+    return skips_count(t, &s->report);
 }
 
 static void summary_print(const struct trainer *t, const struct journal_step *s)
@@ -423,9 +433,10 @@ enum weir_status trainer_train(struct trainer *t)
         enum weir_status status = step_run(t, &s);
         if (status == WEIR_OK)
             status = step_after(t, &s);
-        if (status == WEIR_ERR_CANCELED)
+        if (status != WEIR_OK)
             return stopped(t);
-        WEIR_TRY(status);
+        if (t->arguments.out && due(t, t->arguments.save_every))
+            WEIR_TRY(trainer_save(t));
     }
     if (t->arguments.export_fp32) {
         WEIR_TRY(export_run(t->llama, t->arguments.export_fp32));

@@ -26,6 +26,7 @@ struct trainer {
     struct journal journal;
     struct wear wear;
     uint64_t step, first_step, skips; /* first_step: begun with; 0 unless resumed */
+    uint64_t saved_step;              /* of the newest checkpoint; 0: there is none */
     uint64_t read_bytes, written_bytes;
     double trained_tokens, trained_seconds;
 };
