@@ -1,4 +1,5 @@
 #include "examples/flags.h"
+#include "examples/replace.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -224,22 +225,20 @@ const struct flag *flag_seen(const struct flag_table *table, const bool *seen, c
     return NULL;
 }
 
-enum weir_status flag_file_check(const char *name, const char *path, bool replaced)
+enum weir_status flag_file_check(const char *name, const char *path, enum flag_file how)
 {
-    char folder[PATH_MAX];
+    struct replace file;
     struct stat st;
-    size_t count = strlen(path);
-    if (count + sizeof ".weir-export" > sizeof folder)
-        return weir_fail(WEIR_ERR_ARG, "%s: a path of %zu characters is too long", name, count);
-    memcpy(folder, path, count + 1);
-    bool exists = stat(path, &st) == 0;
-    if (exists && (S_ISDIR(st.st_mode) || (replaced && !S_ISREG(st.st_mode))))
+    WEIR_TRY(replace_find(&file, name, path));
+    bool exists = stat(path, &st) == 0, regular = exists && S_ISREG(st.st_mode);
+    if (exists && !regular && (S_ISDIR(st.st_mode) || how == FLAG_FILE_REGULAR))
         return weir_fail(WEIR_ERR_ARG, "%s \"%s\": is no file; give the name of one", name, path);
-    if (exists && !replaced && access(path, W_OK) != 0)
+    bool within = exists && (how == FLAG_FILE_APPENDED || !regular);
+    if (within && access(path, W_OK) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": cannot be written", name, path);
-    if ((!exists || replaced) && access(dirname(folder), W_OK | X_OK) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "%s \"%s\": its folder cannot be written", name,
-                               path);
+    if (!within && access(dirname(file.target), W_OK | X_OK) != 0)
+        return weir_fail_errno(WEIR_ERR_IO, errno,
+                               "%s \"%s\": its folder cannot be written; name another", name, path);
     return WEIR_OK;
 }
 

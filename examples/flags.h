@@ -68,8 +68,12 @@ const struct flag *flag_seen(const struct flag_table *table, const bool *seen, c
 void flags_print(const struct flag_table *table);
 /* A size as 512MiB, 2GiB, 600TB, at least 1 byte: text[0..length). name is for the error. */
 enum weir_status flag_bytes(const char *name, const char *text, size_t length, uint64_t *out);
-/* The file that a flag names can be made: asked before anything that it is to hold. replaced: it
- * is written beside its place and renamed; else a device or pipe will do. */
-enum weir_status flag_file_check(const char *name, const char *path, bool replaced);
+enum flag_file {
+    FLAG_FILE_APPENDED, /* written where it is; a device or pipe will do */
+    FLAG_FILE_REPLACED, /* beside its place, then renamed (examples/replace.h); they will do too */
+    FLAG_FILE_REGULAR,  /* the same, but no device or pipe */
+};
+/* The file that a flag names can be made: asked before anything that it is to hold. */
+enum weir_status flag_file_check(const char *name, const char *path, enum flag_file how);
 
 #endif

@@ -1,11 +1,10 @@
 #include "examples/profile.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "examples/replace.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,18 +272,6 @@ static json_t *root_make(const struct profile *profile)
                      machine, "device", profile->device, "cost", cost, "drives", drives);
 }
 
-static int text_write(const char *path, const char *text)
-{
-    int fd, error = weir_file_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644, &fd);
-    if (error)
-        return error;
-    error = weir_file_write(fd, text, strlen(text), 0);
-    if (!error)
-        error = weir_file_sync(fd);
-    close(fd);
-    return error;
-}
-
 /* What would not be read is not written. */
 static enum weir_status root_check(const char *path, const json_t *root)
 {
@@ -294,26 +281,25 @@ static enum weir_status root_check(const char *path, const json_t *root)
     return status;
 }
 
+static enum weir_status text_write(const char *path, const char *text)
+{
+    struct replace file;
+    WEIR_TRY(replace_begin(&file, "profile", path));
+    return replace_end(&file, replace_write(&file, text, strlen(text)));
+}
+
 enum weir_status profile_write(const struct profile *profile, const char *path)
 {
-    char beside[PATH_MAX];
-    if ((size_t)snprintf(beside, sizeof beside, "%s.part", path) >= sizeof beside)
-        return weir_fail(WEIR_ERR_ARG, "profile \"%s\": the name is too long", path);
     json_t *root = root_make(profile);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     enum weir_status status = text ? root_check(path, root) : WEIR_OK;
     json_decref(root);
     if (!text)
         return weir_fail(WEIR_ERR_NOMEM, "profile \"%s\": no memory to write it", path);
-    int error = status == WEIR_OK ? text_write(beside, text) : 0;
+    if (status == WEIR_OK)
+        status = text_write(path, text);
     free(text);
-    WEIR_TRY(status);
-    if (!error)
-        error = weir_file_rename(beside, path, WEIR_FILE_REPLACE);
-    if (!error)
-        return WEIR_OK;
-    unlink(beside);
-    return weir_fail_errno(WEIR_ERR_IO, error, "profile \"%s\" is not written", path);
+    return status;
 }
 
 void profile_free(struct profile *profile)

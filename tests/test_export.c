@@ -4,6 +4,7 @@
  */
 #include "core/file.h"
 #include "core/memory.h"
+#include "examples/replace.h"
 #include "examples/train/export.h"
 #include "examples/train/weights.h"
 #include "tests/support_golden.h"
@@ -144,7 +145,7 @@ static void exports_are_the_masters(void **state)
         assert_ok(export_checkpoint(path_of("step-2"), path_of("files.safetensors")));
         assert_same_tensors(path_of("run.safetensors"), path_of("files.safetensors"));
         assert_masters(path_of("step-2"), path_of("run.safetensors"), i == 0);
-        assert_int_not_equal(0, access(path_of("run.safetensors.tmp"), F_OK));
+        assert_int_not_equal(0, access(path_of("run.safetensors" REPLACE_SUFFIX), F_OK));
         golden_close(&g);
     }
 }
@@ -192,6 +193,27 @@ static void fp32_weights_need_no_residuals(void **state)
     golden_close(&g);
 }
 
+/* A link that is given as the file leads to the new one. */
+static void an_export_keeps_a_link(void **state)
+{
+    (void)state;
+    struct golden g = golden_open("tied");
+    struct model m;
+    struct stat st;
+    train(&m, &g, WEIR_BF16);
+    assert_int_equal(0, mkdir(path_of("there"), 0777));
+    assert_int_equal(0, symlink("there/linked.safetensors", path_of("link.safetensors")));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(export_run(m.llama, path_of("link.safetensors")));
+        assert_int_equal(0, lstat(path_of("link.safetensors"), &st));
+        assert_true(S_ISLNK(st.st_mode));
+    }
+    assert_ok(export_run(m.llama, path_of("plain.safetensors")));
+    assert_same_files(path_of("plain.safetensors"), path_of("there/linked.safetensors"));
+    model_close(&m);
+    golden_close(&g);
+}
+
 /* Whichever call fails, an older file under the name stays as it was, nothing lies beside it, and
  * the run goes on. */
 static void a_failed_export_leaves_the_older_file(void **state)
@@ -220,7 +242,7 @@ static void a_failed_export_leaves_the_older_file(void **state)
             struct bytes after = file_read(path);
             assert_int_equal(before.count, after.count);
             assert_memory_equal(before.at, after.at, before.count);
-            assert_int_not_equal(0, access(path_of("old.safetensors.tmp"), F_OK));
+            assert_int_not_equal(0, access(path_of("old.safetensors" REPLACE_SUFFIX), F_OK));
             free(after.at);
             failures++;
         }
@@ -241,6 +263,7 @@ int main(void)
         cmocka_unit_test(exports_are_the_masters),
         cmocka_unit_test(an_export_loads_to_the_same_bits),
         cmocka_unit_test(fp32_weights_need_no_residuals),
+        cmocka_unit_test(an_export_keeps_a_link),
         cmocka_unit_test(a_failed_export_leaves_the_older_file),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,16 @@
 /* The JSON log: one object a step, and what a resumed run keeps of it. */
+#include "core/file.h"
+#include "examples/replace.h"
 #include "examples/train/journal.h"
 #include "tests/support.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct journal_step step_make(uint64_t step)
@@ -127,8 +132,75 @@ static void resume_drops_the_steps_beyond(void **state)
     steps_write(path, 2, 3, 3);
     steps_read(path, steps);
     assert_string_equal("123", steps);
-    snprintf(path + strlen(path), 8, ".tmp");
+    snprintf(path + strlen(path), 16, REPLACE_SUFFIX);
     assert_int_equal(-1, access(path, F_OK));
+    test_directory_remove(directory);
+}
+
+/* Behind a link the lines are dropped where it leads to; a line whole but for its end is ended. */
+static void resume_keeps_a_link(void **state)
+{
+    (void)state;
+    char directory[256], path[300], link[300], steps[16];
+    struct stat st;
+    test_directory_make(directory);
+    snprintf(path, sizeof path, "%s/log.jsonl", directory);
+    snprintf(link, sizeof link, "%s/link.jsonl", directory);
+    assert_int_equal(0, symlink("log.jsonl", link));
+    steps_write(link, 0, 1, 5);
+    assert_int_equal(0, stat(path, &st));
+    assert_int_equal(0, truncate(path, st.st_size - 1));
+    steps_write(link, 5, 6, 6);
+    steps_read(path, steps);
+    assert_string_equal("123456", steps);
+    steps_write(link, 3, 4, 4);
+    assert_int_equal(0, lstat(link, &st));
+    assert_true(S_ISLNK(st.st_mode));
+    steps_read(path, steps);
+    assert_string_equal("1234", steps);
+    test_directory_remove(directory);
+}
+
+/* A pipe has no lines to drop: it stays one and is told what follows. */
+static void resume_leaves_a_pipe(void **state)
+{
+    (void)state;
+    char directory[256], path[300], got[2048] = "";
+    struct stat st;
+    test_directory_make(directory);
+    snprintf(path, sizeof path, "%s/pipe", directory);
+    assert_int_equal(0, mkfifo(path, 0600));
+    int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    steps_write(path, 3, 4, 4);
+    assert_true(read(reader, got, sizeof got - 1) > 0);
+    assert_true(test_contains(got, "\"step\":4"));
+    close(reader);
+    assert_int_equal(0, lstat(path, &st));
+    assert_true(S_ISFIFO(st.st_mode));
+    test_directory_remove(directory);
+}
+
+/* Lines that cannot be written again leave the log as it was. */
+static void a_failed_resume_leaves_the_log(void **state)
+{
+    (void)state;
+    static const enum weir_file_call calls[] = {WEIR_FILE_OPEN, WEIR_FILE_WRITE, WEIR_FILE_SYNC,
+                                                WEIR_FILE_RENAME};
+    char directory[256], path[300], beside[320], steps[16];
+    test_directory_make(directory);
+    snprintf(path, sizeof path, "%s/log.jsonl", directory);
+    snprintf(beside, sizeof beside, "%s" REPLACE_SUFFIX, path);
+    steps_write(path, 0, 1, 6);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct journal journal;
+        weir_file_fail_at(calls[i], 1, EIO);
+        assert_fails(journal_open(&journal, path, 3), WEIR_ERR_IO, path);
+        assert_true(weir_file_fail_at(calls[i], 0, 0) > 0);
+        assert_int_equal(-1, access(beside, F_OK));
+        steps_read(path, steps);
+        assert_string_equal("123456", steps);
+    }
     test_directory_remove(directory);
 }
 
@@ -196,6 +268,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_holds_the_step),
         cmocka_unit_test(resume_drops_the_steps_beyond),
+        cmocka_unit_test(resume_keeps_a_link),
+        cmocka_unit_test(resume_leaves_a_pipe),
+        cmocka_unit_test(a_failed_resume_leaves_the_log),
         cmocka_unit_test(a_step_without_a_number_is_null),
         cmocka_unit_test(a_file_that_is_no_log_is_kept),
         cmocka_unit_test(a_log_that_fails_is_an_error),

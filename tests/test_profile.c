@@ -3,6 +3,7 @@
 
 #include "core/file.h"
 #include "examples/profile.h"
+#include "examples/replace.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -182,7 +183,7 @@ static void a_failed_write_leaves_the_old_file(void **state)
     struct profile profile = example(), back;
     char beside[310];
     written(&profile);
-    snprintf(beside, sizeof beside, "%s.part", path);
+    snprintf(beside, sizeof beside, "%s" REPLACE_SUFFIX, path);
     profile.cost.latency_s = 1;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         weir_file_fail_at(calls[i], 1, ENOSPC);

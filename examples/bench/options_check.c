@@ -85,10 +85,10 @@ static enum weir_status outputs_check(const struct options *o)
 enum weir_status options_outputs_check(const struct options *o)
 {
     if (o->json && strcmp(o->json, "-") != 0)
-        WEIR_TRY(flag_file_check("--json", o->json, true));
+        WEIR_TRY(flag_file_check("--json", o->json, FLAG_FILE_REPLACED));
     if (o->html)
-        WEIR_TRY(flag_file_check("--html", o->html, true));
-    return o->save ? flag_file_check("--save", o->save, true) : WEIR_OK;
+        WEIR_TRY(flag_file_check("--html", o->html, FLAG_FILE_REPLACED));
+    return o->save ? flag_file_check("--save", o->save, FLAG_FILE_REPLACED) : WEIR_OK;
 }
 
 /* ---- io */

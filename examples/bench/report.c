@@ -1,7 +1,6 @@
 #include "examples/bench/report.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -85,34 +84,24 @@ void report_close(struct report *report)
 
 /* ---- files */
 
-static enum weir_status text_write(FILE *file, const char *text, bool page)
+static enum weir_status text_print(const char *text)
 {
-    if (page)
-        return page_write(file, text);
-    return fputs(text, file) >= 0 && fputc('\n', file) != EOF
+    return fputs(text, stdout) >= 0 && fputc('\n', stdout) != EOF
                ? WEIR_OK
                : weir_fail_errno(WEIR_ERR_IO, errno, "the report is not written");
 }
 
-/* Beside its place first; renamed when it is whole. */
+static enum weir_status text_write(struct replace *file, const char *text)
+{
+    WEIR_TRY(replace_write(file, text, strlen(text)));
+    return replace_write(file, "\n", 1);
+}
+
 static enum weir_status file_write(const char *path, const char *text, bool page)
 {
-    char beside[PATH_MAX];
-    if ((size_t)snprintf(beside, sizeof beside, "%s.part", path) >= sizeof beside)
-        return weir_fail(WEIR_ERR_ARG, "\"%s\": the name is too long", path);
-    FILE *file = fopen(beside, "we");
-    if (!file)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\" cannot be made; name a file that can",
-                               beside);
-    enum weir_status status = text_write(file, text, page);
-    if (fclose(file) != 0 && status == WEIR_OK)
-        status = weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\" is not written", beside);
-    if (status == WEIR_OK && rename(beside, path) != 0)
-        status =
-            weir_fail_errno(WEIR_ERR_IO, errno, "\"%s\" cannot be renamed to \"%s\"", beside, path);
-    if (status != WEIR_OK)
-        unlink(beside);
-    return status;
+    struct replace file;
+    WEIR_TRY(replace_begin(&file, "report", path));
+    return replace_end(&file, page ? page_write(&file, text) : text_write(&file, text));
 }
 
 enum weir_status report_write(const struct report *report, const char *json, const char *html)
@@ -124,8 +113,7 @@ enum weir_status report_write(const struct report *report, const char *json, con
     if (!text || !within)
         status = no_memory();
     if (status == WEIR_OK && json)
-        status = strcmp(json, "-") == 0 ? text_write(stdout, text, false)
-                                        : file_write(json, text, false);
+        status = strcmp(json, "-") == 0 ? text_print(text) : file_write(json, text, false);
     if (status == WEIR_OK && html)
         status = file_write(html, within, true);
     free(text);

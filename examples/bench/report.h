@@ -15,6 +15,7 @@
 #define WEIR_BENCH_REPORT_H
 
 #include "core/status.h"
+#include "examples/replace.h"
 #include <jansson.h>
 #include <stdio.h>
 
@@ -39,6 +40,6 @@ enum weir_status report_write(const struct report *report, const char *json, con
 void report_close(struct report *report);
 
 /* page.c: the page around the document's text. */
-enum weir_status page_write(FILE *file, const char *text);
+enum weir_status page_write(struct replace *file, const char *text);
 
 #endif

@@ -1,7 +1,7 @@
 #include "examples/train/export.h"
-#include "core/file.h"
 #include "core/memory.h"
 #include "examples/flags.h"
+#include "examples/replace.h"
 #include "examples/train/weights.h"
 #include "io/safetensors.h"
 #include "zero/directory.h"
@@ -14,11 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEMPORARY ".weir-export"
-
 struct export_file {
-    const char *path;
-    char temporary[PATH_MAX];
+    struct replace file;
     struct weir_file_tensor *tensors;
     size_t count;
     struct weir_tensors_writer *writer;
@@ -27,9 +24,9 @@ struct export_file {
 
 static enum weir_status begin(struct export_file *e, const char *path, size_t most)
 {
-    *e = (struct export_file){.path = path};
-    WEIR_TRY(flag_file_check("--export-fp32", path, true));
-    snprintf(e->temporary, sizeof e->temporary, "%s" TEMPORARY, path);
+    *e = (struct export_file){.count = 0};
+    WEIR_TRY(flag_file_check("--export-fp32", path, FLAG_FILE_REGULAR));
+    WEIR_TRY(replace_find(&e->file, "--export-fp32", path));
     WEIR_TRY(weir_alloc(&e->tensors, most, sizeof *e->tensors, "export's tensors"));
     return weir_alloc(&e->values, WEIGHTS_CHUNK, sizeof *e->values, "export's chunk");
 }
@@ -46,11 +43,10 @@ static enum weir_status tensor_add(struct export_file *e, const char *name, cons
 /* All tensors are added: the file is laid out. What a killed run left under the name goes. */
 static enum weir_status file_begin(struct export_file *e)
 {
-    if (unlink(e->temporary) != 0 && errno != ENOENT)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "--export-fp32: \"%s\" is in the way",
-                               e->temporary);
-    return weir_tensors_create(&e->writer, e->temporary, e->tensors, e->count,
-                               "{\"format\":\"pt\"}");
+    const char *beside = e->file.beside;
+    if (unlink(beside) != 0 && errno != ENOENT)
+        return weir_fail_errno(WEIR_ERR_IO, errno, "--export-fp32: \"%s\" is in the way", beside);
+    return weir_tensors_create(&e->writer, beside, e->tensors, e->count, "{\"format\":\"pt\"}");
 }
 
 /* e->values become elements [first, first + count) of a tensor. */
@@ -67,13 +63,8 @@ static enum weir_status file_place(struct export_file *e)
     struct weir_tensors_writer *writer = e->writer;
     e->writer = NULL;
     WEIR_TRY(weir_tensors_commit(writer));
-    int error = weir_file_rename(e->temporary, e->path, WEIR_FILE_REPLACE);
-    if (error)
-        return weir_fail_errno(WEIR_ERR_IO, error,
-                               "--export-fp32 \"%s\": \"%s\" cannot be renamed "
-                               "to it",
-                               e->path, e->temporary);
-    snprintf(parent, sizeof parent, "%s", e->path);
+    WEIR_TRY(replace_place(&e->file));
+    snprintf(parent, sizeof parent, "%s", e->file.target);
     return weir_directory_sync(dirname(parent));
 }
 
@@ -85,7 +76,8 @@ static enum weir_status finish(struct export_file *e, enum weir_status status)
     if (status != WEIR_OK) {
         struct weir_error error = *weir_last_error();
         weir_tensors_abandon(e->writer);
-        (void)unlink(e->temporary);
+        if (*e->file.beside)
+            (void)unlink(e->file.beside);
         status = weir_fail_with(&error);
     }
     for (size_t i = 0; i < e->count; i++)

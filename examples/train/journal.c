@@ -1,51 +1,70 @@
 #include "examples/train/journal.h"
 #include "core/file.h"
+#include "examples/replace.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+/* A line of a step up to steps_done is kept. One that a kill tore off is not, unless only its end
+ * is missing. */
+static enum weir_status line_copy(const char *line, size_t length, const char *path,
+                                  uint64_t steps_done, struct replace *to)
+{
+    json_t *object = json_loads(line, 0, NULL);
+    const json_t *step = json_object_get(object, "step");
+    bool own = json_is_integer(step), whole = line[length - 1] == '\n';
+    bool kept = own && (uint64_t)json_integer_value(step) <= steps_done;
+    json_decref(object);
+    if (!own && whole)
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "log \"%s\": a line without a step; not a log of weir-train: name another "
+                         "file",
+                         path);
+    if (!kept)
+        return WEIR_OK;
+    WEIR_TRY(replace_write(to, line, length));
+    return whole ? WEIR_OK : replace_write(to, "\n", 1);
+}
+
+static enum weir_status lines_copy(FILE *from, const char *path, uint64_t steps_done,
+                                   struct replace *to)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    enum weir_status status = WEIR_OK;
+    while (status == WEIR_OK && (length = getline(&line, &capacity, from)) > 0)
+        status = line_copy(line, (size_t)length, path, steps_done, to);
+    if (status == WEIR_OK && !feof(from))
+        status = weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be read", path);
+    free(line);
+    return status;
+}
+
 /* The log of a run that is resumed: lines of later steps are of a future that will be made again.
- */
+ * What a device or a pipe was told cannot be taken back. */
 static enum weir_status lines_drop(const char *path, uint64_t steps_done)
 {
-    FILE *from = fopen(path, "r");
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return WEIR_OK;
+    FILE *from = fopen(path, "re");
     if (!from)
         return errno == ENOENT
                    ? WEIR_OK
                    : weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be read", path);
-    char name[4096];
-    snprintf(name, sizeof name, "%s.tmp", path);
-    FILE *to = fopen(name, "w");
-    char *line = NULL;
-    size_t capacity = 0;
-    bool foreign = false;
-    while (to && !foreign && getline(&line, &capacity, from) > 0) {
-        json_t *object = json_loads(line, 0, NULL);
-        const json_t *step = json_object_get(object, "step");
-        if (json_is_integer(step) && (uint64_t)json_integer_value(step) <= steps_done)
-            fputs(line, to);
-        foreign = !json_is_integer(step) && strchr(line, '\n'); /* without: torn by a kill */
-        json_decref(object);
-    }
-    free(line);
+    struct replace to;
+    enum weir_status status = replace_begin(&to, "log", path);
+    if (status == WEIR_OK)
+        status = replace_end(&to, lines_copy(from, path, steps_done, &to));
     fclose(from);
-    bool failed = !to || ferror(to);
-    if (to)
-        failed = fclose(to) != 0 || failed;
-    if (foreign) {
-        unlink(name);
-        return weir_fail(WEIR_ERR_CORRUPT,
-                         "log \"%s\": a line without a step; not a log of weir-train", path);
-    }
-    if (failed || rename(name, path) != 0)
-        return weir_fail_errno(WEIR_ERR_IO, errno, "log \"%s\": cannot be rewritten", path);
-    return WEIR_OK;
+    return status;
 }
 
 enum weir_status journal_open(struct journal *journal, const char *path, uint64_t steps_done)

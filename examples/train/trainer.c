@@ -161,10 +161,11 @@ enum weir_status trainer_memory_check(const struct trainer *t)
 static enum weir_status files_check(const struct arguments *a)
 {
     if (a->log)
-        WEIR_TRY(flag_file_check("--log", a->log, false));
+        WEIR_TRY(flag_file_check("--log", a->log, FLAG_FILE_APPENDED));
     if (a->timeline)
-        WEIR_TRY(flag_file_check("--timeline", a->timeline, false));
-    return a->export_fp32 ? flag_file_check("--export-fp32", a->export_fp32, true) : WEIR_OK;
+        WEIR_TRY(flag_file_check("--timeline", a->timeline, FLAG_FILE_APPENDED));
+    return a->export_fp32 ? flag_file_check("--export-fp32", a->export_fp32, FLAG_FILE_REGULAR)
+                          : WEIR_OK;
 }
 
 /* A run begun beside another's checkpoints would prune its own for the sake of the other's, and be
