@@ -2,7 +2,7 @@
 """weir-train's checkpoints as a process: what a run saves when it ends early, what it finds and removes under --out,
 and what a resumed run asks of the run that was begun.
 
-  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer|numbers|ends|skips
+  tests/e2e_resume.py WEIR_TRAIN folder|signal|sweep|tokenizer|numbers|ends|skips|others
 """
 import glob
 import json
@@ -217,6 +217,36 @@ def skips():
     check(open(f"{work}/out/step-00000002/model.safetensors", "rb").read() == file, "with the weights that it was given")
 
 
-tests = {"ends": ends, "skips": skips, "numbers": numbers, "tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
+def others():
+    """Tensors of a model that would not be read are refused by name; what follows from the rest is not."""
+    made = {}
+    for name, tied in (("apart", False), ("tied", True)):
+        run(*base(tie_word_embeddings=tied), "--steps", 1, "--out", f"{work}/{name}")
+        made[name] = f"{work}/{name}/step-00000001"
+
+    def train(model, adds, **config):
+        """From a copy of the model with further tensors of two bf16 and another config."""
+        shutil.rmtree(f"{work}/copy", ignore_errors=True)
+        shutil.copytree(model, f"{work}/copy")
+        file = open(f"{model}/model.safetensors", "rb").read()
+        length = int.from_bytes(file[:8], "little")
+        header, data = json.loads(file[8 : 8 + length]), file[8 + length :]
+        for add in adds:
+            header[add] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(data), len(data) + 4]}
+            data += bytes(4)
+        text = json.dumps(header).encode()
+        open(f"{work}/copy/model.safetensors", "wb").write(len(text).to_bytes(8, "little") + text + data)
+        json.dump(json.load(open(f"{model}/config.json")) | config, open(f"{work}/copy/config.json", "w"))
+        return ["--model", f"{work}/copy", *base()[2:], "--steps", 1]
+
+    fails('tensor "model.layers.1.', *train(made["apart"], [], num_hidden_layers=1))
+    for name in ("model.layers.0.self_attn.q_proj.bias", "model.layers.00.mlp.up_proj.weight", "model.layers.2.mlp.up_proj.weight", "score.weight"):
+        fails(f'tensor "{name}" is none of the 2-layer model', *train(made["apart"], [name]))
+    run(*train(made["apart"], ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"]))
+    run(*train(made["tied"], ["lm_head.weight"]))
+    check(True, "rotary frequencies and a tied head are passed over")
+
+
+tests = {"others": others, "ends": ends, "skips": skips, "numbers": numbers, "tokenizer": tokenizer, "sweep": sweep, "folder": folder, "signal": interrupt}
 if __name__ == "__main__":
     main(tests)

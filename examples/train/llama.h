@@ -71,6 +71,8 @@ struct llama_tensor {
 size_t llama_tensor_count(const struct llama *llama);
 void llama_tensor_at(const struct llama *llama, size_t index, struct llama_tensor *out,
                      char name[static 96]);
+/* Whether the model has a tensor of that name. */
+bool llama_tensor_known(const struct llama *llama, const char *name);
 uint64_t llama_parameter_count(const struct llama *llama);
 
 #endif

@@ -6,6 +6,7 @@
 #include "zero/math.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const layer_names[LAYER_TENSORS] = {
@@ -234,6 +235,22 @@ void llama_tensor_at(const struct llama *l, size_t index, struct llama_tensor *o
                                  .count = shape[0] * (shape[1] ? shape[1] : 1),
                                  .whole_shape = {shape[0], shape[1]},
                                  .dim_count = shape[1] ? 2 : 1};
+}
+
+bool llama_tensor_known(const struct llama *l, const char *name)
+{
+    static const char layers[] = "model.layers.";
+    if (strcmp(name, "lm_head.weight") == 0)
+        return !l->spec.tied;
+    bool in_layer = strncmp(name, layers, sizeof layers - 1) == 0;
+    unsigned long layer = in_layer ? strtoul(name + sizeof layers - 1, NULL, 10) : 0;
+    for (int i = 0; in_layer && layer < l->spec.layer_count && i < LAYER_TENSORS; i++) {
+        char own[96];
+        layer_name((uint32_t)layer, (enum layer_tensor)i, own);
+        if (strcmp(name, own) == 0)
+            return true;
+    }
+    return strcmp(name, "model.embed_tokens.weight") == 0 || strcmp(name, "model.norm.weight") == 0;
 }
 
 uint64_t llama_parameter_count(const struct llama *l)

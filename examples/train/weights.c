@@ -3,6 +3,8 @@
 #include "core/thread.h"
 #include "io/safetensors.h"
 
+#include <string.h>
+
 #define DRAWER_LEAST 32768u /* elements that are worth a thread */
 
 struct drawer {
@@ -94,6 +96,34 @@ static enum weir_status tensor_find(const struct weir_tensors *set, const char *
     return WEIR_OK;
 }
 
+/* What older files hold beside the model: the rotary frequencies, which follow from the config, and
+ * a tied head, which is the embedding once more. */
+static bool is_spare(const struct llama *l, const char *name)
+{
+    static const char rotary[] = ".rotary_emb.inv_freq";
+    size_t length = strlen(name), end = sizeof rotary - 1;
+    if (length > end && strcmp(name + length - end, rotary) == 0)
+        return true;
+    return l->spec.tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+/* A tensor that nobody reads is a part of the model that would be left out: layers that the config
+ * does not count, biases, adapters. */
+static enum weir_status no_others(const struct llama *l, const struct weir_tensors *set,
+                                  const char *directory)
+{
+    for (size_t i = 0; i < weir_tensors_count(set); i++) {
+        const char *name = weir_tensors_at(set, i)->name;
+        if (!llama_tensor_known(l, name) && !is_spare(l, name))
+            return weir_fail(WEIR_ERR_CORRUPT,
+                             "model \"%s\": tensor \"%s\" is none of the %u-layer model that its "
+                             "config.json describes, and would be left out; give the config.json "
+                             "that belongs to the weights",
+                             directory, name, l->spec.layer_count);
+    }
+    return WEIR_OK;
+}
+
 static enum weir_status all_find(const struct llama *l, const struct weir_tensors *set,
                                  const char *directory)
 {
@@ -104,7 +134,7 @@ static enum weir_status all_find(const struct llama *l, const struct weir_tensor
         llama_tensor_at(l, i, &t, name);
         WEIR_TRY(tensor_find(set, directory, &t, &file));
     }
-    return WEIR_OK;
+    return no_others(l, set, directory);
 }
 
 enum weir_status weights_check(const struct llama *l, const char *directory)

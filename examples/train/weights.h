@@ -14,7 +14,8 @@ static inline uint64_t weights_chunk_at(uint64_t at, uint64_t count)
 
 /* Matrices from a normal distribution keyed by seed, tensor name and element; norms 1. */
 enum weir_status weights_random(const struct llama *llama, uint64_t seed, float deviation);
-/* Names, shapes and dtypes are compared before anything is loaded. F32, BF16 and F16. */
+/* Names, shapes and dtypes are compared before anything is loaded; a tensor that is none of the
+ * model's is refused, but for rotary frequencies and a tied head. F32, BF16 and F16. */
 enum weir_status weights_load(const struct llama *llama, const char *directory);
 /* The same comparison, without a layout: before any slab is made. */
 enum weir_status weights_check(const struct llama *llama, const char *directory);
