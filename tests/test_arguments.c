@@ -147,6 +147,12 @@ static void bad_flags_are_refused_by_name(void **state)
         {"--min-lr 1e30", "--min-lr: \"1e30\""},
         {"--weight-decay 1e39", "--weight-decay: \"1e39\""},
         {"--clip 1e39", "--clip: \"1e39\""},
+        {"--clip 1e-50", "--clip 1e-50 is 0 as a 32-bit float"},
+        {"--lr 1e-50", "--lr 1e-50 is 0"},
+        {"--weight-decay 1e-50", "--weight-decay 1e-50 is 0"},
+        {"--steps 10 --warmup 10", "--warmup 10: all of --steps 10"},
+        {"--warmup 200", "--warmup 200: all of --steps 100"},
+        {"--min-lr 1e-5 --lr-schedule constant", "--min-lr 1e-05 has no use with --lr-schedule"},
         {"--lr-schedule step", "\"step\" is not one of cosine, linear, constant"},
         {"--dtype fp16", "--dtype: \"fp16\" is not one of bf16, fp32"},
         {"--grad-dtype int8", "--grad-dtype: \"int8\""},
@@ -234,7 +240,7 @@ static void learning_rate_follows_the_schedule(void **state)
     }
     assert_ok(read_with(&a, "--lr 0.5 --steps 1"));
     assert_true(arguments_lr(&a, 0) == 0.5);
-    assert_ok(read_with(&a, "--lr 0.5 --steps 3 --warmup 10"));
+    assert_ok(read_with(&a, "--lr 0.5 --steps 11 --warmup 10"));
     assert_true(arguments_lr(&a, 2) == 0.5 * 3 / 10);
 }
 

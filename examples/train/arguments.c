@@ -1,6 +1,7 @@
 #include "examples/train/arguments.h"
 #include "examples/flags.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -139,6 +140,48 @@ static enum weir_status export_alone(const bool *seen)
     return WEIR_OK;
 }
 
+/* A number that is not 0 stays so as the float in which an update computes: a clip of 0 is none. */
+static enum weir_status floats_check(const struct arguments *a)
+{
+    const struct {
+        const char *flag;
+        double value;
+    } numbers[] = {{"--lr", a->lr}, {"--weight-decay", a->weight_decay}, {"--clip", a->clip}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value > 0 && (float)numbers[i].value <= 0)
+            return weir_fail(WEIR_ERR_ARG,
+                             "%s %g is 0 as a 32-bit float, in which an update computes; give 0 or "
+                             "at least %.2g",
+                             numbers[i].flag, numbers[i].value, (double)FLT_MIN);
+    return WEIR_OK;
+}
+
+static bool given(const bool *seen, size_t field)
+{
+    for (size_t f = 0; f < FLAG_TOTAL; f++)
+        if (seen[f] && flags[f].field == field)
+            return true;
+    return false;
+}
+
+static enum weir_status schedule_check(const struct arguments *a, const bool *seen)
+{
+    if (a->schedule == SCHEDULE_CONSTANT && given(seen, FIELD(min_lr)))
+        return weir_fail(WEIR_ERR_ARG,
+                         "--min-lr %g has no use with --lr-schedule constant, which stays at --lr "
+                         "%g; leave one of them out",
+                         a->min_lr, a->lr);
+    if (a->min_lr > a->lr)
+        return weir_fail(WEIR_ERR_ARG, "--min-lr %g is more than --lr %g; give less, or more --lr",
+                         a->min_lr, a->lr);
+    if (a->warmup >= a->steps)
+        return weir_fail(WEIR_ERR_ARG,
+                         "--warmup %llu: all of --steps %llu would be warmup; give less of it, or "
+                         "more steps",
+                         (unsigned long long)a->warmup, (unsigned long long)a->steps);
+    return WEIR_OK;
+}
+
 static enum weir_status together_check(const struct arguments *a, const bool *seen)
 {
     if (a->model && !a->data && a->export_fp32)
@@ -152,8 +195,8 @@ static enum weir_status together_check(const struct arguments *a, const bool *se
     if ((uint64_t)a->micro_batch * a->seq_len > INT32_MAX)
         return weir_fail(WEIR_ERR_ARG, "--micro-batch %u x --seq-len %u: at most %d tokens",
                          a->micro_batch, a->seq_len, INT32_MAX);
-    if (a->min_lr > a->lr)
-        return weir_fail(WEIR_ERR_ARG, "--min-lr %g is more than --lr %g", a->min_lr, a->lr);
+    WEIR_TRY(floats_check(a));
+    WEIR_TRY(schedule_check(a, seen));
     static const size_t of_nvme[] = {FIELD(io_engine), FIELD(require_direct),
                                      FIELD(require_registered), FIELD(verify), FIELD(endurance)};
     const struct flag *flag = flag_seen(&table, seen, of_nvme, sizeof of_nvme / sizeof *of_nvme);
