@@ -232,6 +232,10 @@ static void bad_data_is_refused_with_figures(void **state)
     assert_fails(corpus_open(&c, path_of(folder, "absent"), 2, 256, NULL), WEIR_ERR_IO, "absent");
     assert_fails(corpus_open(&c, path_of(folder, "nothing"), 2, 256, NULL), WEIR_ERR_ARG,
                  "no file in it");
+    assert_int_equal(0, symlink("../text", path_of(folder, "nothing/one")));
+    assert_int_equal(0, symlink("..", path_of(folder, "nothing/two")));
+    assert_fails(corpus_open(&c, path_of(folder, "nothing"), 2, 256, NULL), WEIR_ERR_ARG,
+                 "no file in it; 2 symbolic links there are passed over");
     assert_fails(corpus_open(&c, "", 2, 256, NULL), WEIR_ERR_ARG, "no file in it");
     assert_fails(corpus_open(&c, path_of(folder, "odd.bin"), 1, 256, NULL), WEIR_ERR_CORRUPT,
                  "3 bytes are no whole number of 2-byte tokens");

@@ -167,6 +167,7 @@ static enum weir_status path_add(struct corpus *c, const char *path, int depth)
                           : weir_fail(WEIR_ERR_ARG, "data \"%s\": folders 64 deep", path);
     if (depth == 0 && !S_ISREG(st.st_mode))
         return weir_fail(WEIR_ERR_ARG, "data \"%s\": neither a file nor a folder", path);
+    c->link_count += S_ISLNK(st.st_mode);
     if (!S_ISREG(st.st_mode) || (depth > 0 && st.st_size == 0))
         return WEIR_OK;
     return file_add(c, path, (uint64_t)st.st_size);
@@ -286,6 +287,11 @@ static enum weir_status identity_find(struct corpus *c)
 static enum weir_status corpus_fill(struct corpus *c, const char *paths, const char *text_refused)
 {
     WEIR_TRY(paths_add(c, paths));
+    if (c->file_count == 0 && c->link_count > 0)
+        return weir_fail(WEIR_ERR_ARG,
+                         "data \"%s\": no file in it; %llu symbolic links there are passed over: "
+                         "name what they lead to",
+                         paths, (unsigned long long)c->link_count);
     if (c->file_count == 0)
         return weir_fail(WEIR_ERR_ARG, "data \"%s\": no file in it", paths);
     if (c->text && text_refused)

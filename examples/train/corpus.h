@@ -25,6 +25,7 @@ struct corpus {
     struct corpus_file *files;
     size_t file_count, file_capacity;
     uint64_t token_count, sequence_count;
+    uint64_t link_count; /* symbolic links in folders, which are passed over */
     uint32_t length, vocab;
     bool text;
     /* A resume asks for the same. XXH3 over each file's size and contents, in order: all of a file
