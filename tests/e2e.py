@@ -208,6 +208,8 @@ def errors():
     wrong["attention_bias"] = True
     json.dump(wrong, open(f"{work}/config.json", "w"))
     fails("attention_bias", "--model", f"{work}/config.json", "--data", data, *small)
+    json.dump(wrong | {"attention_bias": False, "num_hidden_layers": 300}, open(f"{work}/config.json", "w"))
+    fails("16777216 micro-batches through 300 layers", "--model", f"{work}/config.json", "--data", data, "--seq-len", 8, "--batch", 1 << 24)
     fails("--batch 3", *base[:4], "--batch", 3, "--micro-batch", 2)
     fails("is no folder", *base, "--out", data)
     fails("its folder cannot be written", *base, "--timeline", f"{work}/no-such/t.json")

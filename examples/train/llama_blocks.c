@@ -136,11 +136,27 @@ static enum weir_status kept_add(struct llama *l)
     return WEIR_OK;
 }
 
+/* Kept tensors are numbered in 32 bits, and so are the arrays of their numbers. */
+static enum weir_status kept_count_check(const struct llama *l)
+{
+    const struct llama_spec *s = &l->spec;
+    uint64_t of_one = 2ull * s->layer_count + l->row_block_count + 6; /* as kept_add adds them */
+    uint64_t all = of_one * s->micro_count + 1;
+    if (all <= UINT32_MAX)
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_ARG,
+                     "%u micro-batches through %u layers keep %llu tensors, at most %u are "
+                     "counted; raise --micro-batch or lower --batch",
+                     s->micro_count, s->layer_count, (unsigned long long)all, UINT32_MAX);
+}
+
 static enum weir_status arrays_make(struct llama *l)
 {
     const struct llama_spec *s = &l->spec;
-    uint32_t step = rows_per_block(s), m = s->micro_count;
+    uint32_t step = rows_per_block(s);
+    uint64_t m = s->micro_count;
     l->row_block_count = (s->shape.vocab + step - 1) / step;
+    WEIR_TRY(kept_count_check(l));
     WEIR_TRY(weir_alloc(&l->layers, s->layer_count, sizeof *l->layers, "layers"));
     WEIR_TRY(weir_alloc(&l->embed, l->row_block_count, sizeof *l->embed, "embedding"));
     WEIR_TRY(weir_alloc(&l->head, l->row_block_count, sizeof *l->head, "head"));
