@@ -31,7 +31,6 @@ enum weir_status journal_step(struct journal *journal, const struct journal_step
 struct journal_summary {
     uint64_t steps;
     double eval_loss, seconds, tokens, flops, peak_flops_per_s;
-    struct weir_prediction prediction;
     uint64_t device_peak_bytes, host_peak_bytes, nvme_bytes, read_bytes, written_bytes;
     const char *io_engine; /* NULL: nothing lies on NVMe */
     bool io_direct, io_registered;
