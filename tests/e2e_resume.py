@@ -193,6 +193,11 @@ def ends():
     saved = re.findall(r"saved \S+/(step-\d+)", text)
     check("saved, go on with --resume" in text and len(saved) == len(set(saved)), "a step that is saved is not saved again")
 
+    process = paused(3, *common, "--out", f"{work}/piped")
+    process.stdout.close()
+    process.send_signal(signal.SIGCONT)
+    check(process.wait(timeout=60) == 141 and newest_or_none(f"{work}/piped"), "a pipe that nobody reads any more ends it, and it saves")
+
     process = paused(3, *common, "--out", f"{work}/gone")
     shutil.rmtree(f"{work}/gone")
     os.truncate(f"{work}/data.bin", 10)

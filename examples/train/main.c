@@ -8,14 +8,23 @@
 #include <signal.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t stop;
+static volatile sig_atomic_t stop, training;
 
-/* The first signal ends the step; the second leaves at once. */
+/* The first signal ends the step; the second leaves at once. So does any while there is nothing to
+ * save yet. */
 static void on_signal(int number)
 {
-    if (stop)
+    if (stop || !training)
         _exit(128 + number);
     stop = number;
+}
+
+/* Whoever reads our lines is gone: by the same ctrl-C, perhaps, that on_signal was called for. */
+static void on_pipe(int number)
+{
+    if (!training)
+        _exit(128 + number);
+    stop = stop ? stop : number;
 }
 
 static enum weir_status export_only(const struct arguments *arguments)
@@ -40,7 +49,8 @@ static enum weir_status run(struct trainer *trainer, const struct arguments *arg
     if (fits != WEIR_OK)
         printf("  here it would be refused: %s\n", weir_last_error()->text);
     WEIR_TRY(wear_plan(&trainer->wear, trainer->run, &trainer->prediction));
-    return arguments->dry_run ? WEIR_OK : trainer_train(trainer);
+    training = !arguments->dry_run;
+    return training ? trainer_train(trainer) : WEIR_OK;
 }
 
 int main(int argument_count, char **values)
@@ -65,6 +75,8 @@ int main(int argument_count, char **values)
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction pipe = {.sa_handler = on_pipe};
+    sigaction(SIGPIPE, &pipe, NULL);
     struct trainer trainer;
     enum weir_status status = run(&trainer, &arguments);
     if (status != WEIR_OK)

@@ -1,4 +1,5 @@
 #include "examples/train/trainer.h"
+#include "core/clock.h"
 #include "core/machine.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -14,6 +15,8 @@
 #include <sys/stat.h>
 #include <weir/checkpoint.h>
 #include <weir/timeline.h>
+
+#define PLANNING_QUIET_NS 2000000000u /* who plans longer says how far it is */
 
 static void log_line(void *context, enum weir_log_level level, const char *line)
 {
@@ -111,6 +114,7 @@ static enum weir_status record(struct trainer *t, const char *key, uint32_t grou
 static enum weir_status groups_choose(struct trainer *t)
 {
     uint32_t most = t->llama->spec.micro_count;
+    uint64_t begun_ns = weir_now_ns();
     for (uint32_t groups = 1; groups <= most; groups *= 2) {
         struct weir_prediction p = {.struct_bytes = sizeof p};
         WEIR_TRY(record(t, "train", groups, true));
@@ -127,6 +131,9 @@ static enum weir_status groups_choose(struct trainer *t)
          * move the weights more often. */
         if (slower || p.kept_bytes[2] == 0)
             break;
+        if (weir_now_ns() - begun_ns > PLANNING_QUIET_NS)
+            printf("planning: %u groups of %u micro-batches, %.3g s a step\n", groups,
+                   most / groups, p.step_s);
     }
     WEIR_TRY(record(t, "train", t->group_count, true));
     return record(t, "eval", 1, false);
