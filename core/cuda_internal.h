@@ -112,6 +112,19 @@ static inline enum weir_status cuda_check(struct cuda_device *device)
 /* Before anything that the calling thread asks of CUDA: device 0 is its device, and healthy. */
 enum weir_status weir_cuda_enter(struct cuda_device *device);
 
+/* Pinned memory is registered, and a copy of it queued, in pieces that end at multiples of this
+ * address: drivers refuse one registration of 512 GiB, some machines far smaller ones, and a copy
+ * must not span two. By address, so that a copy need not look up where its memory was cut. Tests
+ * make pieces small, before any device is open. */
+extern uint64_t weir_cuda_piece_bytes;
+
+/* Of bytes that begin at `at`: those of its first piece. */
+static inline uint64_t cuda_piece(uintptr_t at, uint64_t bytes)
+{
+    uint64_t piece = weir_cuda_piece_bytes - at % weir_cuda_piece_bytes;
+    return piece < bytes ? piece : bytes;
+}
+
 /* cuda_memory.c */
 enum weir_status weir_cuda_memory_open(struct cuda_device *device);
 void weir_cuda_memory_close(struct cuda_device *device);

@@ -122,7 +122,17 @@ static enum weir_status nomem(struct cuda_device *device, uint64_t bytes)
                      (unsigned long long)(info.memory_used_bytes - bytes));
 }
 
-/* Undoes as far as `map_range` came. Runs every step and keeps the first failure. */
+/* Of a step of making the block. The tables of a mapping are device memory too, so that each of
+ * them may find none left; the steps before are undone, and the device is as it was. */
+static enum weir_status memory_result(struct cuda_device *device, const struct cuda_block *block,
+                                      CUresult code, const char *call)
+{
+    if (code == CUDA_ERROR_OUT_OF_MEMORY)
+        return nomem(device, block->bytes);
+    return result(device, (int)code, call);
+}
+
+/* Undoes as far as `mapped_fill` came. Runs every step and keeps the first failure. */
 static enum weir_status mapped_undo(struct cuda_device *device, const struct cuda_block *block,
                                     bool created, bool mapped)
 {
@@ -146,16 +156,15 @@ static enum weir_status mapped_fill(struct cuda_device *device, struct cuda_bloc
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)block->memory;
     CUmemAccessDesc access = {.location = on_device.location,
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUresult code = driver->create(&block->handle, block->whole_bytes, &on_device, 0);
-    if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        return nomem(device, block->bytes);
-    WEIR_TRY(result(device, (int)code, "cuMemCreate"));
+    WEIR_TRY(memory_result(device, block,
+                           driver->create(&block->handle, block->whole_bytes, &on_device, 0),
+                           "cuMemCreate"));
     *created = true;
-    WEIR_TRY(
-        result(device, (int)driver->map(at, block->whole_bytes, 0, block->handle, 0), "cuMemMap"));
+    WEIR_TRY(memory_result(device, block, driver->map(at, block->whole_bytes, 0, block->handle, 0),
+                           "cuMemMap"));
     *mapped = true;
-    return result(device, (int)driver->set_access(at, block->whole_bytes, &access, 1),
-                  "cuMemSetAccess");
+    return memory_result(device, block, driver->set_access(at, block->whole_bytes, &access, 1),
+                         "cuMemSetAccess");
 }
 
 static enum weir_status mapped_make(struct cuda_device *device, struct cuda_block *block)
@@ -166,10 +175,8 @@ static enum weir_status mapped_make(struct cuda_device *device, struct cuda_bloc
     block->whole_bytes =
         (block->bytes + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
     CUdeviceptr at = 0;
-    CUresult code = device->driver.reserve(&at, block->whole_bytes, 0, 0, 0);
-    if (code == CUDA_ERROR_OUT_OF_MEMORY)
-        return nomem(device, block->bytes);
-    WEIR_TRY(result(device, (int)code, "cuMemAddressReserve"));
+    WEIR_TRY(memory_result(device, block, device->driver.reserve(&at, block->whole_bytes, 0, 0, 0),
+                           "cuMemAddressReserve"));
     block->memory = (void *)(uintptr_t)at;
     bool created = false, mapped = false;
     enum weir_status status = mapped_fill(device, block, &created, &mapped);
@@ -184,9 +191,7 @@ static enum weir_status mapped_make(struct cuda_device *device, struct cuda_bloc
 static enum weir_status small_make(struct cuda_device *device, struct cuda_block *block)
 {
     cudaError_t code = cudaMalloc(&block->memory, block->bytes > 0 ? block->bytes : 1);
-    if (code == cudaErrorMemoryAllocation)
-        return nomem(device, block->bytes);
-    return result(device, (int)code, "cudaMalloc");
+    return memory_result(device, block, (CUresult)code, "cudaMalloc");
 }
 
 /* Counts bytes of device memory, within the bound. */
@@ -266,17 +271,61 @@ enum weir_status weir_cuda_mem_free(struct weir_device *base, void *memory)
 
 /* ---- pinned memory */
 
+uint64_t weir_cuda_piece_bytes = UINT64_C(1) << 36; /* 64 GiB */
+
+/* Whatever CUDA calls it (some machines say "invalid argument" of too much), nothing was pinned and
+ * the device is as it was. A fault of the device itself comes again at its next call. */
+static enum weir_status pin_refused(const struct cuda_block *block, uint64_t done_bytes,
+                                    uint64_t piece_bytes, cudaError_t code)
+{
+    (void)cudaGetLastError(); /* told here */
+    return weir_fail(
+        WEIR_ERR_NOMEM,
+        "device \"cuda\": the driver cannot pin %llu bytes of host memory at %p: %s, %s, at a "
+        "piece of %llu bytes after %llu; %s",
+        (unsigned long long)block->bytes, block->memory, cudaGetErrorName(code),
+        cudaGetErrorString(code), (unsigned long long)piece_bytes, (unsigned long long)done_bytes,
+        code == cudaErrorHostMemoryAlreadyRegistered
+            ? "something else in this process has pinned it: undo that first"
+            : "lower the host budget, raise the memory limits of the container or VM (ulimit -l "
+              "too), or free memory on this machine");
+}
+
+/* The pieces of the block's first bytes. Runs every step and keeps the first failure. */
+static enum weir_status host_unregister(struct cuda_device *device, const struct cuda_block *block,
+                                        uint64_t bytes)
+{
+    enum weir_status status = WEIR_OK;
+    for (uint64_t at = 0, piece; at < bytes; at += piece) {
+        char *memory = (char *)block->memory + at;
+        piece = cuda_piece((uintptr_t)memory, bytes - at);
+        enum weir_status next =
+            result(device, (int)cudaHostUnregister(memory), "cudaHostUnregister");
+        status = status == WEIR_OK ? next : status;
+    }
+    return status;
+}
+
+static uint64_t pinned_bytes(const struct cuda_block *block)
+{
+    return block->bytes > 0 ? block->bytes : 1; /* CUDA registers no empty range */
+}
+
 static enum weir_status host_register(struct cuda_device *device, struct cuda_block *block)
 {
-    cudaError_t code = cudaHostRegister(block->memory, block->bytes > 0 ? block->bytes : 1,
-                                        cudaHostRegisterMapped);
-    if (code != cudaErrorMemoryAllocation)
-        return result(device, (int)code, "cudaHostRegister");
-    (void)cudaGetLastError(); /* told here */
-    return weir_fail(WEIR_ERR_NOMEM,
-                     "device \"cuda\": the driver cannot pin %llu bytes of host memory; lower "
-                     "the host budget or free memory on this machine",
-                     (unsigned long long)block->bytes);
+    uint64_t bytes = pinned_bytes(block);
+    for (uint64_t at = 0, piece; at < bytes; at += piece) {
+        char *memory = (char *)block->memory + at;
+        piece = cuda_piece((uintptr_t)memory, bytes - at);
+        cudaError_t code = cudaHostRegister(memory, piece, cudaHostRegisterMapped);
+        if (code == cudaSuccess)
+            continue;
+        (void)pin_refused(block, at, piece, code);
+        struct weir_error first = *weir_last_error();
+        (void)host_unregister(device, block, at);
+        return weir_fail_with(&first);
+    }
+    return WEIR_OK;
 }
 
 /* Not cudaHostAlloc's, which rounds up and does not say by how much. */
@@ -305,8 +354,7 @@ enum weir_status weir_cuda_pin_alloc(struct weir_device *base, uint64_t bytes, v
 
 static enum weir_status pinned_free(struct cuda_device *device, struct cuda_block *block)
 {
-    enum weir_status status =
-        result(device, (int)cudaHostUnregister(block->memory), "cudaHostUnregister");
+    enum weir_status status = host_unregister(device, block, pinned_bytes(block));
     if (block->kind == CUDA_PINNED)
         weir_pages_unmap(block->memory, block->bytes);
     weir_free(block);

@@ -187,11 +187,15 @@ enum weir_status weir_cuda_copy(struct weir_stream *base, void *destination, con
     struct cuda_stream *stream = cuda_stream(base);
     struct cuda_device *device = device_of(stream);
     WEIR_TRY(weir_cuda_enter(device));
-    if (bytes == 0)
-        return WEIR_OK;
-    return result(device,
-                  cudaMemcpyAsync(destination, source, bytes, kinds[direction], stream->stream),
-                  "cudaMemcpyAsync");
+    uintptr_t host = (uintptr_t)(direction == WEIR_COPY_TO_DEVICE ? source : destination);
+    for (uint64_t at = 0, piece; at < bytes; at += piece) {
+        piece = direction == WEIR_COPY_ON_DEVICE ? bytes : cuda_piece(host + at, bytes - at);
+        WEIR_TRY(result(device,
+                        cudaMemcpyAsync((char *)destination + at, (const char *)source + at, piece,
+                                        kinds[direction], stream->stream),
+                        "cudaMemcpyAsync"));
+    }
+    return WEIR_OK;
 }
 
 enum weir_status weir_cuda_fill(struct weir_stream *base, void *destination, unsigned char value,

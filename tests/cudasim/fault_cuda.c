@@ -3,6 +3,7 @@
  * call and at every later one with CUDA's text, nothing hangs, and everything is given back. And
  * what open says of machines that cannot do it.
  */
+#include "core/cuda_internal.h"
 #include "core/memory.h"
 #include "tests/cudasim/runtime.h"
 #include "tests/support_device.h"
@@ -15,6 +16,7 @@
 #define LARGE_BYTES ((uint64_t)5 << 20)
 #define SMALL_BYTES 1000
 #define OWN_BYTES   8192
+#define PIECE_BYTES 4096
 
 static const struct weir_device_table *table;
 
@@ -147,16 +149,19 @@ static void expect_told(enum weir_status status, const struct weir_error *error,
     const char *name = cudaGetErrorName((cudaError_t)code);
     if (code == cudaErrorMemoryAllocation && status == WEIR_ERR_NOMEM)
         return;
+    if (status == WEIR_ERR_NOMEM && test_contains(error->text, "cannot pin") &&
+        test_contains(error->text, name))
+        return; /* of memory that is not pinned the device knows nothing */
     if (status != WEIR_ERR_DEVICE || error->device_code != code ||
         !test_contains(error->text, name))
         fail_msg("%s: %s", weir_status_name(status), error->text);
 }
 
-/* The nth call fails, for every n. A program of which only a call of close fails may not hear of
- * it: there is nobody left to tell, and close has told all that it could. */
-static void every_failing_call_is_told_and_leaks_nothing(void **state)
+/* The nth call fails, for every n, also where pinned memory is many pieces. A program of which only
+ * a call of close fails may not hear of it: there is nobody left to tell, and close has told all
+ * that it could. */
+static void failing_calls_check(void)
 {
-    (void)state;
     static const int codes[] = {cudaErrorIllegalAddress, cudaErrorMemoryAllocation};
     struct weir_error error;
     uint64_t told = 0, calls = 0;
@@ -181,6 +186,18 @@ static void every_failing_call_is_told_and_leaks_nothing(void **state)
     /* cudaMemGetInfo is not among them; all are told: what frees is followed by a call that tells.
      */
     assert_int_equal(calls, told);
+}
+
+static void every_failing_call_is_told_and_leaks_nothing(void **state)
+{
+    (void)state;
+    uint64_t whole_bytes = weir_cuda_piece_bytes;
+    failing_calls_check();
+    weir_cuda_piece_bytes = LARGE_BYTES / 5;
+    cudasim_register_most(LARGE_BYTES / 5, cudaErrorMemoryAllocation);
+    failing_calls_check();
+    cudasim_register_most(UINT64_MAX, 0);
+    weir_cuda_piece_bytes = whole_bytes;
 }
 
 /* The nth operation fails on the device, for every n and schedule: some later call tells, and the
@@ -267,6 +284,92 @@ static void device_out_of_memory_tells_its_figures(void **state)
     cudasim_memory((uint64_t)80 << 30);
 }
 
+/* Memory is pinned in pieces, and copies are cut where it is: the simulator refuses more than a
+ * piece, and ends a program that copies across two. */
+static void pinned_memory_is_cut_at_multiples_of_the_address(void **state)
+{
+    (void)state;
+    struct weir_device *device;
+    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .strict = true};
+    struct weir_stream *stream;
+    void *memory, *pinned;
+    unsigned char *own = aligned_alloc(PIECE_BYTES, 4 * PIECE_BYTES);
+    uint64_t whole_bytes = weir_cuda_piece_bytes, bytes = 3 * PIECE_BYTES - 100;
+    weir_cuda_piece_bytes = PIECE_BYTES;
+    cudasim_register_most(PIECE_BYTES, cudaErrorInvalidValue);
+    assert_ok(table->open(&device, &options));
+    assert_ok(table->stream_create(device, WEIR_ENGINE_COMPUTE, "s", &stream));
+    assert_ok(table->mem_alloc(device, bytes, &memory));
+    assert_ok(table->pin_alloc(device, bytes, &pinned));
+    assert_ok(table->pin_register(device, own + 300, bytes)); /* four pieces: the first is short */
+    for (uint64_t i = 0; i < bytes; i++)
+        own[300 + i] = (unsigned char)(i * 7 + i / PIECE_BYTES);
+    assert_ok(table->copy(stream, memory, own + 300, bytes, WEIR_COPY_TO_DEVICE));
+    assert_ok(
+        table->copy(stream, (char *)pinned + 1, (char *)memory + 1, bytes - 1, WEIR_COPY_TO_HOST));
+    assert_ok(table->stream_sync(stream));
+    assert_memory_equal((char *)pinned + 1, own + 301, bytes - 1);
+    table->stream_destroy(stream);
+    assert_ok(table->pin_unregister(device, own + 300));
+    assert_ok(table->pin_free(device, pinned));
+    assert_ok(table->mem_free(device, memory));
+    table->close(device);
+    assert_int_equal(0, cudasim_leaks());
+    cudasim_register_most(UINT64_MAX, 0);
+    weir_cuda_piece_bytes = whole_bytes;
+    free(own);
+}
+
+/* A machine that pins no more says how far it came and why; what it had pinned is free again, and
+ * the device goes on. */
+static void memory_that_cannot_be_pinned_is_no_fault_of_the_device(void **state)
+{
+    (void)state;
+    struct weir_device *device;
+    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .strict = true};
+    void *pinned;
+    uint64_t whole_bytes = weir_cuda_piece_bytes;
+    weir_cuda_piece_bytes = PIECE_BYTES;
+    assert_ok(table->open(&device, &options));
+    for (uint64_t nth = 1; nth <= 3; nth++) {
+        cudasim_fail_only("cudaHostRegister");
+        (void)cudasim_fail_at(nth, cudaErrorInvalidValue);
+        assert_fails(table->pin_alloc(device, 3 * PIECE_BYTES, &pinned), WEIR_ERR_NOMEM,
+                     "cudaErrorInvalidValue, invalid argument, at a piece of 4096 bytes after ");
+        assert_int_equal(0, cudasim_leaks());
+        cudasim_fail_only(NULL);
+        (void)cudasim_fail_at(0, 0);
+    }
+    assert_ok(table->pin_alloc(device, 3 * PIECE_BYTES, &pinned));
+    assert_ok(table->pin_free(device, pinned));
+    table->close(device);
+    weir_cuda_piece_bytes = whole_bytes;
+}
+
+/* The tables of a mapping may find no memory where the memory itself was got: no fault either. */
+static void no_memory_for_a_mapping_is_no_fault_of_the_device(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cuMemAddressReserve", "cuMemCreate", "cuMemMap",
+                                        "cuMemSetAccess"};
+    struct weir_device *device;
+    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .strict = true};
+    void *memory;
+    assert_ok(table->open(&device, &options));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        cudasim_fail_only(calls[i]);
+        (void)cudasim_fail_at(1, cudaErrorMemoryAllocation);
+        assert_fails(table->mem_alloc(device, LARGE_BYTES, &memory), WEIR_ERR_NOMEM,
+                     "need 5242880 bytes, the GPU has ");
+        assert_int_equal(0, cudasim_leaks());
+        cudasim_fail_only(NULL);
+        (void)cudasim_fail_at(0, 0);
+    }
+    assert_ok(table->mem_alloc(device, LARGE_BYTES, &memory));
+    assert_ok(table->mem_free(device, memory));
+    table->close(device);
+}
+
 /* Small pieces take what they need of the bound, not a granule each. */
 static void small_pieces_are_packed(void **state)
 {
@@ -312,6 +415,9 @@ int main(void)
         cmocka_unit_test(every_failing_operation_is_told_and_hangs_nobody),
         cmocka_unit_test(sleeper_is_woken_after_a_failure),
         cmocka_unit_test(device_out_of_memory_tells_its_figures),
+        cmocka_unit_test(pinned_memory_is_cut_at_multiples_of_the_address),
+        cmocka_unit_test(memory_that_cannot_be_pinned_is_no_fault_of_the_device),
+        cmocka_unit_test(no_memory_for_a_mapping_is_no_fault_of_the_device),
         cmocka_unit_test(small_pieces_are_packed),
         cmocka_unit_test(unfit_machines_are_refused_by_cause),
     };

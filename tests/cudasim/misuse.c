@@ -43,6 +43,14 @@ static void copy_overrun(void)
     must(cudaMemcpyAsync(device + 1, pinned, BYTES, cudaMemcpyHostToDevice, stream));
 }
 
+/* Each half is pinned, but by a registration of its own. */
+static void copy_across_registrations(void)
+{
+    must(cudaHostRegister(pageable, BYTES / 2, cudaHostRegisterMapped));
+    must(cudaHostRegister(pageable + BYTES / 2, BYTES / 2, cudaHostRegisterMapped));
+    must(cudaMemcpyAsync(device, pageable, BYTES, cudaMemcpyHostToDevice, stream));
+}
+
 static void fill_host(void)
 {
     must(cudaMemsetAsync(pinned, 0, BYTES, stream));
@@ -157,6 +165,7 @@ static const struct {
     {"copy_direction", copy_direction},
     {"copy_open_direction", copy_open_direction},
     {"copy_overrun", copy_overrun},
+    {"copy_across_registrations", copy_across_registrations},
     {"fill_host", fill_host},
     {"use_freed", use_freed},
     {"unpin_under_copy", unpin_under_copy},

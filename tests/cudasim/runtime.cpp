@@ -121,6 +121,13 @@ void cudasim_memory(uint64_t total_bytes)
     state.total_bytes = total_bytes;
 }
 
+void cudasim_register_most(uint64_t bytes, int code)
+{
+    Locked locked;
+    state.register_most = bytes;
+    state.register_code = code;
+}
+
 void cudasim_share_memory(int share)
 {
     Locked locked;

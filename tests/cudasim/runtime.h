@@ -37,6 +37,9 @@ void cudasim_schedule(enum cudasim_mode mode, uint64_t seed);
 void cudasim_memory(uint64_t total_bytes);
 /* Whether the host may touch device memory, as it may managed memory: for tests of operations. */
 void cudasim_share_memory(int share);
+/* A registration of more than `bytes` fails with the code, as some drivers and machines have it.
+ * Without this: of 512 GiB and more, with cudaErrorMemoryAllocation. */
+void cudasim_register_most(uint64_t bytes, int code);
 void cudasim_machine(int driver_version, int device_count, int major, int minor);
 
 /* The nth CUDA call from now (1 = the next) returns `code` and does nothing, but for calls that

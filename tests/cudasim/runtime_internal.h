@@ -165,6 +165,8 @@ struct State {
 
     int driver_version = 13000, device_count = 1, major = 9, minor = 0;
     uint64_t total_bytes = uint64_t{80} << 30, used_bytes = 0;
+    uint64_t register_most = (uint64_t{512} << 30) - 1;
+    int register_code = cudaErrorMemoryAllocation;
 
     std::vector<CUstream_st *> streams;
     std::vector<CUevent_st *> events;

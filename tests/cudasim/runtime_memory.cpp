@@ -144,6 +144,8 @@ API cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
         return call.result();
     if (!memory || bytes == 0 || flags != cudaHostRegisterMapped)
         return call.result(cudaErrorInvalidValue);
+    if (bytes > state.register_most)
+        return call.result(static_cast<cudaError_t>(state.register_code));
     char *at = static_cast<char *>(memory);
     for (const auto &[other, held] : state.memory)
         if (!held.freed && at < other + held.bytes && other < at + bytes)
