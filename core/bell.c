@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SLEEPER 1u
@@ -26,8 +27,16 @@ void weir_bell_ring(struct weir_bell *bell)
 /* Returns at the first ring since `seen` was read, or for no reason: the caller looks again. */
 void weir_bell_sleep(struct weir_bell *bell, uint32_t seen)
 {
+    weir_bell_sleep_for(bell, seen, UINT64_MAX);
+}
+
+void weir_bell_sleep_for(struct weir_bell *bell, uint32_t seen, uint64_t most_ns)
+{
+    const struct timespec most = {.tv_sec = (time_t)(most_ns / 1000000000u),
+                                  .tv_nsec = (long)(most_ns % 1000000000u)};
     uint32_t old = seen;
     if (atomic_compare_exchange_strong_explicit(&bell->value, &old, seen | SLEEPER,
                                                 WEIR_HIDDEN_ACQ_REL, memory_order_relaxed))
-        syscall(SYS_futex, &bell->value, FUTEX_WAIT_PRIVATE, seen | SLEEPER, NULL, NULL, 0);
+        syscall(SYS_futex, &bell->value, FUTEX_WAIT_PRIVATE, seen | SLEEPER,
+                most_ns == UINT64_MAX ? NULL : &most, NULL, 0);
 }

@@ -15,5 +15,7 @@ struct weir_bell {
 uint32_t weir_bell_read(struct weir_bell *bell);
 void weir_bell_ring(struct weir_bell *bell);
 void weir_bell_sleep(struct weir_bell *bell, uint32_t seen);
+/* No longer than that; UINT64_MAX: as the above. */
+void weir_bell_sleep_for(struct weir_bell *bell, uint32_t seen, uint64_t most_ns);
 
 #endif

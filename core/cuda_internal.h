@@ -69,6 +69,7 @@ struct cuda_stream {
     _Atomic uint64_t run;  /* the callback: calls that have run; frees their slots */
     struct weir_bell room; /* rung then */
     _Atomic uint64_t left; /* the callback: calls that touch this stream no more */
+    _Atomic bool given_up; /* who frees: a call that comes now does nothing */
     struct cuda_slot slots[WEIR_STREAM_DEPTH];
 };
 
@@ -136,6 +137,9 @@ enum weir_status weir_cuda_pin_register(struct weir_device *device, void *memory
 enum weir_status weir_cuda_pin_unregister(struct weir_device *device, void *memory);
 
 /* cuda_stream.c */
+
+/* How long a stream of a failed device is waited for. Tests make it short. */
+extern uint64_t weir_cuda_patience_ns;
 void weir_cuda_streams_close(struct cuda_device *device);
 enum weir_status weir_cuda_stream_create(struct weir_device *device, enum weir_engine engine,
                                          const char *name, struct weir_stream **out);

@@ -1,3 +1,4 @@
+#include "core/clock.h"
 #include "core/cuda_internal.h"
 #include "core/memory.h"
 #include "core/thread.h"
@@ -50,25 +51,57 @@ enum weir_status weir_cuda_stream_create(struct weir_device *base, enum weir_eng
     return WEIR_OK;
 }
 
+uint64_t weir_cuda_patience_ns = UINT64_C(5000000000);
+static _Atomic(struct cuda_stream *) given_up; /* still CUDA's, by `next`; never freed */
+
 /* On a failed device cudaStreamSynchronize returns at once, and the calls run after that; with them
- * one, maybe, of which cudaStreamAddCallback said that it had failed. */
-static void calls_wait(struct cuda_stream *stream)
+ * one, maybe, of which cudaStreamAddCallback said that it had failed. A driver that has lost its
+ * GPU may never run them. Whether they have run in time. */
+static bool calls_wait(struct cuda_stream *stream, uint64_t most_ns)
 {
+    const uint64_t begin_ns = weir_now_ns();
     for (;;) {
         uint32_t seen = weir_bell_read(&stream->room);
         if (atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE) >= stream->called)
             break;
-        weir_bell_sleep(&stream->room, seen);
+        uint64_t waited_ns = weir_now_ns() - begin_ns;
+        if (waited_ns >= most_ns)
+            return false;
+        weir_bell_sleep_for(&stream->room, seen,
+                            most_ns == UINT64_MAX ? UINT64_MAX : most_ns - waited_ns);
     }
     while (atomic_load_explicit(&stream->left, memory_order_acquire) < stream->called)
         sched_yield();
+    return true;
+}
+
+/* Not freed, for a late call would come to it. */
+static void stream_give_up(struct cuda_device *device, struct cuda_stream *stream)
+{
+    uint64_t run = atomic_load_explicit(&stream->run, memory_order_relaxed);
+    atomic_store_explicit(&stream->given_up, true, memory_order_release);
+    weir_log(device->options.log, WEIR_LOG_WARNING,
+             "device \"cuda\": stream \"%s\": %llu of %llu calls have not run %llu ms after CUDA "
+             "failed; the stream's %zu bytes are not given back: end this process before another "
+             "uses the GPU",
+             stream->name, (unsigned long long)(stream->called - run),
+             (unsigned long long)stream->called,
+             (unsigned long long)weir_cuda_patience_ns / 1000000, sizeof *stream);
+    stream->next = atomic_load_explicit(&given_up, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&given_up, &stream->next, stream,
+                                                  memory_order_release, memory_order_relaxed))
+        ;
 }
 
 /* Failures stay with the device; there is nothing to do about them here. */
 static void stream_free(struct cuda_device *device, struct cuda_stream *stream)
 {
-    (void)result(device, cudaStreamSynchronize(stream->stream), "cudaStreamSynchronize");
-    calls_wait(stream);
+    enum weir_status status =
+        result(device, cudaStreamSynchronize(stream->stream), "cudaStreamSynchronize");
+    if (!calls_wait(stream, status == WEIR_OK ? UINT64_MAX : weir_cuda_patience_ns)) {
+        stream_give_up(device, stream);
+        return;
+    }
     (void)result(device, cudaStreamDestroy(stream->stream), "cudaStreamDestroy");
     weir_free(stream);
 }
@@ -255,7 +288,8 @@ static void CUDART_CB callback(cudaStream_t on, cudaError_t status, void *argume
     prompt = true;
     struct cuda_slot *slot = argument;
     struct cuda_stream *stream = slot->stream;
-    slot_run(slot);
+    if (!atomic_load_explicit(&stream->given_up, memory_order_acquire))
+        slot_run(slot); /* else what it would touch may be gone */
     uint64_t run = atomic_load_explicit(&stream->run, memory_order_relaxed) + 1;
     atomic_store_explicit(&stream->run, run, WEIR_HIDDEN_RELEASE);
     weir_bell_ring(&stream->room);

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,6 +257,45 @@ static void sleeper_is_woken_after_a_failure(void **state)
     cudasim_schedule(CUDASIM_EAGER, 0);
 }
 
+static void log_keep(void *context, enum weir_log_level level, const char *message)
+{
+    (void)level;
+    snprintf(context, 512, "%s", message);
+}
+
+/* A driver that has lost its GPU never runs what is queued: close waits for a while, says what it
+ * leaves behind, and ends. */
+static void close_gives_up_on_calls_that_never_run(void **state)
+{
+    (void)state;
+    char text[512] = "";
+    struct weir_log log = {.fn = log_keep, .context = text};
+    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .log = &log};
+    struct program p = {0};
+    uint64_t patience_ns = weir_cuda_patience_ns, held_bytes = weir_alloc_bytes();
+    weir_cuda_patience_ns = 20000000;
+    cudasim_schedule(CUDASIM_LAZY, 0);
+    sem_init(&p.woken, 0, 0);
+    assert_ok(table->open(&p.device, &options));
+    assert_ok(table->mem_alloc(p.device, SMALL_BYTES, &p.small));
+    assert_ok(table->stream_create(p.device, WEIR_ENGINE_COMPUTE, "lost", &p.streams[0]));
+    cudasim_lose_callbacks(1);
+    (void)cudasim_fail_operation_at(1, cudaErrorLaunchFailure);
+    assert_ok(table->fill(p.streams[0], p.small, 1, 1));
+    assert_ok(wake_queue(&p, p.streams[0]));
+    table->close(p.device);
+    assert_true(test_contains(text, "stream \"lost\": 1 of 1 calls have not run 20 ms after CUDA "
+                                    "failed"));
+    assert_int_equal(-1, sem_trywait(&p.woken));
+    assert_int_equal(1, cudasim_leaks()); /* the stream, as it says */
+    assert_in_range(weir_alloc_bytes() - held_bytes, sizeof(struct cuda_stream),
+                    sizeof(struct cuda_stream) + 100);
+    cudasim_lose_callbacks(0);
+    cudasim_reset();
+    cudasim_schedule(CUDASIM_EAGER, 0);
+    weir_cuda_patience_ns = patience_ns;
+}
+
 /* ---- memory, and machines */
 
 /* A device with less memory than the bound says so with both figures, and goes on. */
@@ -420,6 +460,7 @@ int main(void)
         cmocka_unit_test(no_memory_for_a_mapping_is_no_fault_of_the_device),
         cmocka_unit_test(small_pieces_are_packed),
         cmocka_unit_test(unfit_machines_are_refused_by_cause),
+        cmocka_unit_test(close_gives_up_on_calls_that_never_run), /* leaves a stream behind */
     };
     if (weir_device_find("cuda", &table) != WEIR_OK)
         return 1;

@@ -169,6 +169,12 @@ uint64_t cudasim_fail_operation_at(uint64_t nth, int code)
     return since;
 }
 
+void cudasim_lose_callbacks(int lose)
+{
+    Locked locked;
+    state.lose_callbacks = lose != 0;
+}
+
 void cudasim_reset(void)
 {
     Locked locked;

@@ -50,6 +50,9 @@ uint64_t cudasim_fail_at(uint64_t nth, int code);
 /* From now on calls are counted for cudasim_fail_at only if their name begins so. NULL: all. */
 void cudasim_fail_only(const char *prefix);
 uint64_t cudasim_fail_operation_at(uint64_t nth, int code);
+/* Whether host functions that are due after a fault of the device are lost, as by a driver whose
+ * GPU has fallen off the bus: they never run. */
+void cudasim_lose_callbacks(int lose);
 /* Forget a fault of the device, as a new process does. */
 void cudasim_reset(void);
 

@@ -182,6 +182,7 @@ struct State {
     int call_code = 0, work_code = 0;
     uint64_t counted = 0; /* calls, of `only` */
     std::string only = {};
+    bool lose_callbacks = false;
     int fault = 0; /* of the device: every call returns it */
 };
 extern State &state;

@@ -137,6 +137,8 @@ void command(CUstream_st *stream, uint32_t what)
 /* A fault of the device: this operation and all later ones do nothing. */
 void fault_check(Operation &operation)
 {
+    if (operation.kind == Kind::callback && state.fault != 0 && state.lose_callbacks)
+        operation.run = nullptr;
     if (operation.kind != Kind::work)
         return;
     if (state.fault == 0 && ++state.work == state.fail_work)
