@@ -117,7 +117,8 @@ static bool tried_before(struct contest *c, const struct weir_homes *homes)
 {
     uint64_t hash = 0;
     for (size_t i = 0; i < c->count; i++)
-        hash = hash * 0x9E3779B97F4A7C15u + weir_plan_hash(c->trial[i], homes);
+        hash = (hash * 0x9E3779B97F4A7C15u + weir_plan_hash(c->trial[i], homes)) * 2 +
+               c->trial[i]->choice.update_over_link; /* the same ops by another device */
     for (size_t i = 0; i < c->tried_count; i++)
         if (c->tried[i] == hash)
             return true;

@@ -2,6 +2,7 @@
 #include "core/memory.h"
 #include "offload/cost.h"
 #include "offload/home.h"
+#include "tests/support_cost.h"
 #include "tests/support_step.h"
 
 /* Without limits everything lives on the device: nothing moves, nothing is refused. */
@@ -146,6 +147,29 @@ static void the_best_plan_is_the_fastest_tried(void **state)
     test_step_close(&s);
 }
 
+/* Cores that are slower than the link leave updates to the device; where it cannot, they do them.
+ * The plan is the same else, so that one might pass for the other. */
+static void updates_go_where_they_are_faster(void **state)
+{
+    (void)state;
+    struct test_step s;
+    test_step_llama(&s);
+    s.limits = (struct weir_limits){600 << 10, 600 << 10, true, 0};
+    const struct weir_trace *trace = s.trace;
+    for (int link = 0; link < 2; link++) {
+        struct weir_cost cost = test_cost_slow_cores;
+        cost.link_update_bytes_per_s *= link;
+        assert_ok(weir_plan_best(&s.plan, &s.homes, &s.model, &trace, 1, &s.limits, &cost));
+        assert_true(test_step_ops(s.plan, WEIR_OP_UPDATE) > 0);
+        assert_int_equal(link, s.plan->choice.update_over_link);
+        weir_plan_free(s.plan);
+        weir_homes_free(s.homes);
+        s.plan = NULL;
+        s.homes = NULL;
+    }
+    test_step_close(&s);
+}
+
 /* Whichever allocation fails, planning is NOMEM and holds nothing: it never settles for the plan
  * that it had memory for. */
 static void failed_allocations_are_never_a_smaller_plan(void **state)
@@ -182,6 +206,7 @@ int main(void)
         cmocka_unit_test(a_block_that_is_never_wanted_fits_the_ring),
         cmocka_unit_test(the_same_inputs_give_the_same_plan),
         cmocka_unit_test(the_best_plan_is_the_fastest_tried),
+        cmocka_unit_test(updates_go_where_they_are_faster),
         cmocka_unit_test(failed_allocations_are_never_a_smaller_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
