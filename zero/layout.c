@@ -24,13 +24,19 @@ struct fixed {
     uint64_t device_bytes, host_bytes, buffer_bytes;
 };
 
+static uint64_t counts_bytes(const weir_run *run)
+{
+    return round_up(run->model.thing_count * sizeof(uint64_t) + 1);
+}
+
 static struct fixed fixed_find(const weir_run *run)
 {
     uint64_t partials = round_up(run->model.trained_segment_count * sizeof(double) + 1);
-    uint64_t counts = round_up(run->model.thing_count * sizeof(uint64_t) + 1);
+    uint64_t counts = counts_bytes(run);
+    uint64_t apart = run->reaches_host ? 0 : counts; /* of the device: there, and fetched */
     /* With an NVMe tier the ring serves calls outside steps; it holds two windows. */
     uint64_t buffer = run->options.nvme_path ? 0 : round_up(weir_home_buffer_bytes(&run->model));
-    return (struct fixed){partials, partials + counts + buffer, buffer};
+    return (struct fixed){partials + apart, partials + counts + apart + buffer, buffer};
 }
 
 /* The keys that have no plan yet. */
@@ -218,7 +224,11 @@ static enum weir_status tables_make(weir_run *run)
     run->bad_counts = at;
     for (size_t i = 0; i < run->model.thing_count; i++)
         run->bad_counts[i] = 0;
-    return WEIR_OK;
+    if (run->reaches_host)
+        return WEIR_OK;
+    WEIR_TRY(weir_pool_take(run->device_pool, "error counts", counts_bytes(run), &at));
+    run->device_counts = at;
+    return run->table->fill(run->compute, at, 0, counts_bytes(run));
 }
 
 static enum weir_status slabs_make(weir_run *run)

@@ -6,8 +6,15 @@
 #include <math.h>
 #include <string.h>
 
-static void adam_fill(const weir_run *run, uint32_t block, uint32_t window,
-                      struct weir_adam_args *args)
+/* Where the device that the stream belongs to counts the block's masters that are not finite. */
+static uint64_t *count_of(const weir_run *run, const struct weir_stream *stream, uint32_t block)
+{
+    bool on_device = run->device_counts && stream->device == run->device;
+    return on_device ? &run->device_counts[block] : &run->bad_counts[block];
+}
+
+static void adam_fill(const weir_run *run, const struct weir_stream *stream, uint32_t block,
+                      uint32_t window, struct weir_adam_args *args)
 {
     const struct weir_thing *thing = &run->model.things[block];
     const struct weir_owed *owed = &run->owed[block];
@@ -22,7 +29,7 @@ static void adam_fill(const weir_run *run, uint32_t block, uint32_t window,
         .clip_factor = owed->clip_factor,
         .correction1 = owed->correction1,
         .correction2 = owed->correction2,
-        .bad_count = &run->bad_counts[block],
+        .bad_count = count_of(run, stream, block),
         .segment_count = thing->windows[window].segment_count,
     };
     weir_window_segments(thing, window, args->segments);
@@ -39,7 +46,7 @@ static enum weir_status update(void *context, struct weir_stream *stream, uint32
 {
     weir_run *run = context;
     struct weir_adam_args args;
-    adam_fill(run, block, window, &args);
+    adam_fill(run, stream, block, window, &args);
     args.state = state;
     args.grad = grad;
     args.weight = weight;
@@ -234,8 +241,15 @@ static enum weir_status bad_name(weir_run *run, uint32_t block)
 
 enum weir_status weir_optimizer_verify(weir_run *run)
 {
-    for (size_t i = 0; i < run->model.thing_count; i++)
-        if (run->bad_counts[i] > 0)
+    const size_t count = run->model.thing_count;
+    uint64_t *fetched = run->device_counts ? run->bad_counts + count : NULL;
+    if (fetched) {
+        WEIR_TRY(run->table->copy(run->compute, fetched, run->device_counts,
+                                  count * sizeof *fetched, WEIR_COPY_TO_HOST));
+        WEIR_TRY(run->table->stream_sync(run->compute));
+    }
+    for (size_t i = 0; i < count; i++)
+        if (run->bad_counts[i] > 0 || (fetched && fetched[i] > 0))
             return bad_name(run, (uint32_t)i);
     return WEIR_OK;
 }

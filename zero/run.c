@@ -133,6 +133,9 @@ static enum weir_status device_open(weir_run *run, const struct weir_seams *seam
     run->options.device = run->table->name;
     run->table->info(run->device, &info);
     o->device_bytes = o->device_bytes < info.memory_bytes ? o->device_bytes : info.memory_bytes;
+    run->reaches_host = info.reaches_host;
+    if (!run->reaches_host) /* whatever machine the given rates are from */
+        run->cost.link_update_bytes_per_s = 0;
     WEIR_TRY(run->math->open(&run->kernels, run->device, o->thread_count, NULL, &run->log));
     WEIR_TRY(run->table->stream_create(run->device, WEIR_ENGINE_COMPUTE, "user", &run->compute));
     WEIR_TRY(updater_open(run, seams));

@@ -61,6 +61,7 @@ struct weir_run {
     struct weir_device *updater;
     struct weir_kernels *update_kernels;
     struct weir_stream *update_stream; /* outside steps */
+    bool reaches_host;                 /* the device's kernels: pinned host memory */
 
     struct weir_model model;
     struct weir_key **keys;
@@ -81,9 +82,12 @@ struct weir_run {
     bool *pending;          /* [thing] */
     struct weir_owed *owed; /* [thing] */
     uint64_t *bad_counts;   /* [thing] pinned: masters not finite, counted by Adam */
-    double *partials;       /* [trained segment] device */
-    double *norms;          /* the same in pinned host memory */
-    int64_t charged_bytes;  /* traces, plans: counted in host_pool */
+    /* [thing] device: those that the device counts, if it does not reach host memory; else NULL.
+     * They are fetched to the place after bad_counts. */
+    uint64_t *device_counts;
+    double *partials;      /* [trained segment] device */
+    double *norms;         /* the same in pinned host memory */
+    int64_t charged_bytes; /* traces, plans: counted in host_pool */
 
     /* the step */
     struct weir_key *key; /* NULL: none */

@@ -128,6 +128,12 @@ void cudasim_register_most(uint64_t bytes, int code)
     state.register_code = code;
 }
 
+void cudasim_reach_host(int reach)
+{
+    Locked locked;
+    state.reach_host = reach != 0;
+}
+
 void cudasim_share_memory(int share)
 {
     Locked locked;
@@ -260,7 +266,7 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->major = state.major;
     properties->minor = state.minor;
     properties->multiProcessorCount = 4;
-    properties->canUseHostPointerForRegisteredMem = 1;
+    properties->canUseHostPointerForRegisteredMem = state.reach_host;
     return call.result();
 }
 

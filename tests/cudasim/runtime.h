@@ -40,6 +40,9 @@ void cudasim_share_memory(int share);
 /* A registration of more than `bytes` fails with the code, as some drivers and machines have it.
  * Without this: of 512 GiB and more, with cudaErrorMemoryAllocation. */
 void cudasim_register_most(uint64_t bytes, int code);
+/* Whether kernels reach pinned host memory by its own address, as they do not on some systems
+ * (WSL2). Where not, a kernel that is given such an address ends the process. */
+void cudasim_reach_host(int reach);
 void cudasim_machine(int driver_version, int device_count, int major, int minor);
 
 /* The nth CUDA call from now (1 = the next) returns `code` and does nothing, but for calls that
@@ -73,6 +76,9 @@ int cudasim_launch(struct CUstream_st *stream, const char *name, void (*run)(voi
                    void (*drop)(void *));
 /* Within an operation: bytes[0..count) is device memory, or memory that the device may use if
  * not device_only; else the process ends. */
+/* Of a launch: no word of what a kernel is given is an address that the machine's kernels do not
+ * reach; else the process ends. */
+void cudasim_check_arguments(const char *kernel, const void *arguments, size_t bytes);
 void cudasim_check_range(const void *bytes, size_t count, int device_only, const char *what);
 
 #ifdef __cplusplus

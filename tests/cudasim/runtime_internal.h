@@ -167,6 +167,7 @@ struct State {
     uint64_t total_bytes = uint64_t{80} << 30, used_bytes = 0;
     uint64_t register_most = (uint64_t{512} << 30) - 1;
     int register_code = cudaErrorMemoryAllocation;
+    bool reach_host = true;
 
     std::vector<CUstream_st *> streams;
     std::vector<CUevent_st *> events;

@@ -89,6 +89,25 @@ void cudasim_check_range(const void *bytes, size_t count, int device_only, const
     range_check(bytes, count, device_only ? Place::device : Place::any, what);
 }
 
+/* Each aligned word is looked up, so that no kernel need tell its arguments. */
+void cudasim_check_arguments(const char *kernel, const void *arguments, size_t bytes)
+{
+    Unseen unseen;
+    state.monitor.lock();
+    for (size_t at = 0; !state.reach_host && at + sizeof(char *) <= bytes; at += sizeof(char *)) {
+        char *word;
+        memcpy(&word, static_cast<const char *>(arguments) + at, sizeof word);
+        Entry entry = entry_before(word);
+        if (entry == state.memory.end() || entry->second.device || entry->second.freed ||
+            word >= entry->first + entry->second.bytes)
+            continue;
+        violation("kernel %s is given %p, which lies in pinned host memory; this machine's kernels "
+                  "do not reach it",
+                  kernel, static_cast<void *>(word));
+    }
+    state.monitor.unlock();
+}
+
 #define API extern "C" __attribute__((visibility("default")))
 
 /* ---- device memory of cudart */

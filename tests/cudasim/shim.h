@@ -41,6 +41,7 @@
 
 extern "C" int cudasim_launch(struct CUstream_st *stream, const char *name, void (*run)(void *),
                               void *context, void (*drop)(void *));
+extern "C" void cudasim_check_arguments(const char *kernel, const void *arguments, size_t bytes);
 
 namespace cudasim
 {
@@ -84,6 +85,7 @@ int launch(CUstream_st *stream, const char *name, dim3 grid, dim3 block, size_t 
                    },
                    job};
     launch_check(job->launch);
+    cudasim_check_arguments(name, &job->arguments, sizeof job->arguments);
     return cudasim_launch(
         stream, name, [](void *context) { launch_run(static_cast<Job *>(context)->launch); }, job,
         [](void *context) { delete static_cast<Job *>(context); });
