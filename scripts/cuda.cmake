@@ -35,11 +35,16 @@ endif()
 file(GLOB CUDA_DEVICE_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda*.c)
 file(GLOB CUDA_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(weir_cuda OBJECT ${CUDA_DEVICE_SOURCES} ${CUDA_KERNEL_SOURCES})
-# Warnings are errors on both sides; no exceptions and no guards around the statics of nvcc's stubs
-# (set to the same value by whoever comes first), so that C programs need no C++ library.
+# Warnings are errors on both sides where WEIR_WERROR says so; no exceptions and no guards around the
+# statics of nvcc's stubs (set to the same value by whoever comes first), so that C programs need no
+# C++ library.
 target_compile_definitions(weir_cuda PRIVATE _GNU_SOURCE)
+set(nvcc_werror)
+if(WEIR_WERROR)
+  set(nvcc_werror "-Werror all-warnings")
+endif()
 target_compile_options(weir_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:${nvcc_werror} -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>"
   "$<$<COMPILE_LANGUAGE:C>:SHELL:-Wall -Wextra -Wconversion -Wshadow ${WEIR_WERROR}>")
 target_include_directories(weir_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 target_include_directories(weir_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
