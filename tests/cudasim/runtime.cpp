@@ -1,10 +1,10 @@
 /*
- * The simulated cudart: the calls about the machine, streams, events and operations. What is not
- * here, no code under test may call: it would not link.
+ * The simulated cudart: the calls about the machine, streams and operations; events are in
+ * runtime_event.cpp, memory in runtime_memory.cpp. What is in none, no code under test may call: it
+ * would not link.
  */
 #include "tests/cudasim/runtime_internal.h"
 
-#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -270,6 +270,27 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     return call.result();
 }
 
+API cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    Call call("cudaDeviceGetAttribute");
+    if (call.refused())
+        return call.result();
+    if (device < 0 || device >= state.device_count)
+        return call.result(cudaErrorInvalidDevice);
+    const std::map<cudaDeviceAttr, int> values = {
+        {cudaDevAttrComputeCapabilityMajor, state.major},
+        {cudaDevAttrComputeCapabilityMinor, state.minor},
+        {cudaDevAttrComputeMode, cudaComputeModeDefault},
+        {cudaDevAttrCanUseHostPointerForRegisteredMem, state.reach_host},
+        {cudaDevAttrConcurrentManagedAccess, 0}, /* there is no managed memory */
+    };
+    auto found = values.find(attribute);
+    if (found == values.end())
+        return call.result(cudaErrorInvalidValue);
+    *value = found->second;
+    return call.result();
+}
+
 API cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int device)
 {
     Call call("cudaDeviceGetPCIBusId");
@@ -369,97 +390,6 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     stream_check(stream, "cudaStreamSynchronize");
     force(stream, stream->queued);
     order_acquire(&stream->order);
-    return call.waited();
-}
-
-/* ---- events */
-
-static void event_check(CUevent_st *event, const char *call)
-{
-    if (std::find(state.events.begin(), state.events.end(), event) == state.events.end())
-        violation("%s of %p, which is no living event", call, static_cast<void *>(event));
-}
-
-API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
-{
-    Call call("cudaEventCreateWithFlags");
-    if (call.refused())
-        return call.result();
-    if ((flags & cudaEventDisableTiming) == 0)
-        violation("an event that takes times, which makes every record slower");
-    if ((flags & cudaEventBlockingSync) == 0)
-        violation("an event for which cudaEventSynchronize keeps a core busy");
-    if (flags != (cudaEventDisableTiming | cudaEventBlockingSync))
-        return call.result(cudaErrorInvalidValue);
-    *out = new CUevent_st;
-    state.events.push_back(*out);
-    return call.result();
-}
-
-API cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    Call call("cudaEventDestroy", true);
-    event_check(event, "cudaEventDestroy");
-    state.events.erase(std::find(state.events.begin(), state.events.end(), event));
-    delete event;
-    return call.result();
-}
-
-API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    Call call("cudaEventRecord");
-    if (call.refused())
-        return call.result();
-    event_check(event, "cudaEventRecord");
-    stream_check(stream, "cudaEventRecord");
-    event->ticket = std::make_shared<Ticket>(Ticket{stream});
-    queue(stream, {.name = "record", .kind = Kind::record, .ticket = event->ticket});
-    return call.result();
-}
-
-API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
-{
-    Call call("cudaStreamWaitEvent");
-    if (call.refused())
-        return call.result();
-    event_check(event, "cudaStreamWaitEvent");
-    stream_check(stream, "cudaStreamWaitEvent");
-    if (flags != cudaEventWaitDefault)
-        violation("cudaStreamWaitEvent with flags %u", flags);
-    if (!event->ticket)
-        state.unrecorded_waits++;
-    else
-        queue(stream, {.name = "wait", .kind = Kind::wait, .ticket = event->ticket});
-    return call.result();
-}
-
-API cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-    Call call("cudaEventQuery");
-    if (call.refused())
-        return call.result();
-    event_check(event, "cudaEventQuery");
-    std::shared_ptr<Ticket> ticket = event->ticket;
-    if (!ticket)
-        return call.result();
-    nudge(*ticket);
-    if (!ticket->done)
-        return call.result(cudaErrorNotReady);
-    order_acquire(&ticket->order);
-    return call.waited();
-}
-
-API cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-    Call call("cudaEventSynchronize");
-    if (call.refused())
-        return call.result();
-    event_check(event, "cudaEventSynchronize");
-    std::shared_ptr<Ticket> ticket = event->ticket;
-    if (!ticket)
-        return call.result();
-    force(ticket);
-    order_acquire(&ticket->order);
     return call.waited();
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All that is worth knowing on a machine with a GPU: builds for it, runs the tests that need one,
 # compares kernels with the simulated GPU's, measures rates, trains. One table at the end; the exit
-# status is 1 if something failed, 77 if there is no GPU. Needs no network; writes only to BUILD.
+# status is 1 if something failed, 77 if there is no GPU. Needs no network; writes only to BUILD. Of
+# several GPUs it takes the first, or the first of CUDA_VISIBLE_DEVICES.
 #
 #   tests/gpu/run.sh [--build DIR] [--limit SECONDS] [--simulated] [PART...]
 #
@@ -17,6 +18,8 @@
 # --simulated  the same parts in small on the simulated GPU, from a build that is there: a test of
 #              this script
 set -uo pipefail
+export CUDA_DEVICE_ORDER=PCI_BUS_ID # CUDA's order of GPUs is nvidia-smi's then
+gpu='' chosen=() missing=''
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 build='' limit=480 simulated='' parts=()
 while [ $# -gt 0 ]; do
@@ -49,10 +52,32 @@ within() {
 }
 outcome() { [ "$1" = 124 ] || [ "$1" = 137 ] && echo "out of time" || echo "exit status $1"; }
 
-find_gpu() {
-    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader 2>/dev/null |
-        head -n 1
+# Until there is a program that asks CUDA: the first GPU that CUDA shows. A name that nvidia-smi does
+# not take (a MIG instance's) leaves its first.
+smi() { nvidia-smi "${chosen[@]}" --format=csv,noheader "$@"; }
+choose_gpu() {
+    local first
+    [ -n "${CUDA_VISIBLE_DEVICES+set}" ] || return 0
+    first=${CUDA_VISIBLE_DEVICES%%,*}
+    case $first in
+    '' | -*) missing="CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES hides every GPU"; return 1 ;;
+    esac
+    chosen=(-i "$first")
+    smi --query-gpu=name >/dev/null 2>&1 || chosen=()
 }
+# Its failures are told on stdout too, so that its exit status tells a GPU from one.
+find_gpu() {
+    local said
+    command -v nvidia-smi >/dev/null || { missing="there is no nvidia-smi"; return 1; }
+    choose_gpu || return 1
+    said=$(smi --query-gpu=name,driver_version,memory.total 2>&1) ||
+        { missing="nvidia-smi: ${said%%$'\n'*}"; return 1; }
+    gpu=${said%%$'\n'*}
+    case $gpu in *,*,*) ;; *) missing="nvidia-smi: ${gpu:-no answer}"; return 1 ;; esac
+}
+
+# What CUDA itself says of the device that weir uses; empty: not known.
+fact() { "$with_gpu" --facts 2>/dev/null | sed -n "s/^$1 //p"; }
 
 describe() {
     say "machine"
@@ -60,46 +85,55 @@ describe() {
         echo "GPU: simulated"
     else
         echo "GPU: $gpu"
-        nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,persistence_mode,clocks.max.sm,power.limit --format=csv
-        nvidia-smi topo -m 2>/dev/null | head -n 4
-        echo "toolkit: $(nvcc --version 2>/dev/null | tail -n 2 | head -n 1 || echo 'no nvcc')"
+        nvidia-smi "${chosen[@]}" --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,persistence_mode,compute_mode,clocks.max.sm,power.limit --format=csv
+        nvidia-smi topo -m 2>/dev/null | sed -n 1,4p
+        echo "toolkit: $(nvcc --version 2>/dev/null | sed -n 's/.*\(release.*\)/\1/p')"
     fi
-    echo "cores: $(nproc), $(lscpu | sed -n 's/^Model name: *//p' | head -n 1)"
+    echo "cores: $(nproc), $(lscpu | sed -n 's/^Model name: *//p' | sed -n 1p)"
     free -g | sed -n 1,2p
     df -h "$build" /dev/shm 2>/dev/null
     uname -r
 }
 
-# The number that nvcc wants; CMake below 3.24 has no "native".
-architecture() { echo "$gpu" | sed -n 's/.*, *\([0-9]*\)\.\([0-9]*\)$/\1\2-real/p'; }
+# The number that nvcc wants (CMake below 3.24 has no "native"); empty: not known, as of an old
+# nvidia-smi.
+architecture() { smi --query-gpu=compute_cap 2>/dev/null | sed -n '1s/^\([0-9]*\)\.\([0-9]*\)$/\1\2-real/p'; }
 
 part_build() {
     [ -z "$simulated" ] || { row build "programs" "left out: --simulated uses those of $build"; return; }
-    local arch status
+    local arch status choice=-UWEIR_CUDA_ARCHITECTURES
     arch=$(architecture)
-    within 200 cmake --preset dev -S "$source_dir" -B "$build" -DWEIR_CUDA=ON \
-        "-DWEIR_CUDA_ARCHITECTURES=${arch:-native}" >"$work/build.log" 2>&1 &&
+    [ -z "$arch" ] || choice=-DWEIR_CUDA_ARCHITECTURES=$arch
+    arch=${arch:-all architectures}
+    # A compiler that is newer than ours may warn.
+    within 200 cmake --preset dev -S "$source_dir" -B "$build" -DWEIR_CUDA=ON -DWEIR_WERROR= \
+        "$choice" >"$work/build.log" 2>&1 &&
         within 200 cmake --build "$build" -j "$(nproc)" --target gpu_programs >>"$work/build.log" 2>&1
     status=$?
     tail -n 3 "$work/build.log"
-    [ $status = 0 ] && row build "${arch:-native}" "$SECONDS s" && return
+    if [ $status = 0 ]; then
+        row build "$arch" "$SECONDS s"
+        "$with_gpu" --facts
+        return
+    fi
     grep -E -m 10 "error|Error|undefined" "$work/build.log"
-    fail build "${arch:-native}" "$(outcome $status), see $work/build.log"
+    fail build "$arch" "$(outcome $status), see $work/build.log"
 }
 
 part_tests() {
-    local choose=(-L gpu) status
+    local choose=(-L gpu) status at_once=4
     [ -z "$simulated" ] || choose=(-R '^(test_swiglu_sim|test_device_sim_eager)$')
-    WEIR_DRAWS=${WEIR_DRAWS:-25} within 120 ctest --test-dir "$build" "${choose[@]}" -j 4 \
+    [ "$(fact processes)" = many ] || at_once=1 # a GPU for one process at a time refuses the others
+    WEIR_DRAWS=${WEIR_DRAWS:-25} within 120 ctest --test-dir "$build" "${choose[@]}" -j $at_once \
         --output-on-failure --no-tests=error --timeout 100 >"$work/tests.log" 2>&1
     status=$?
     sed -n '/tests passed/,$p' "$work/tests.log"
     local summary
-    summary=$(grep -E "tests passed" "$work/tests.log" | head -n 1)
-    if grep -q "did not run" "$work/tests.log"; then
+    summary=$(grep -E -m 1 "tests passed" "$work/tests.log")
+    if grep -q "did not run" "$work/tests.log" && [ "$(fact concurrent_managed_access)" != 0 ]; then
         fail tests "CTest" "skipped, though there is a GPU: see $work/tests.log"
     elif [ $status != 0 ]; then
-        grep -E "FAILED|Failed|\*\*\*|ERROR" "$work/tests.log" | head -n 20
+        grep -E -m 20 "FAILED|Failed|\*\*\*|ERROR" "$work/tests.log"
         fail tests "CTest" "${summary:-$(outcome $status)}, see $work/tests.log"
     else
         row tests "CTest" "$summary"
@@ -140,17 +174,15 @@ part_train() {
     [ -z "$simulated" ] || { program=$build/tests/cudasim/weir-train-sim; more=(--simulated); }
     local seconds
     seconds=$(left 100000)
-    within 100000 python3 "$source_dir/tests/gpu/train.py" "$program" "$work" "$work/table" \
+    within 100000 python3 "$source_dir/tests/gpu/train.py" "$program" "$with_gpu" "$work" "$work/table" \
         --seconds $((seconds - 10)) "${more[@]}"
     status=$?
     [ $status = 0 ] || fail train "weir-train" "$(outcome $status)"
 }
 
-gpu=''
-[ -n "$simulated" ] || gpu=$(find_gpu)
-if [ -z "$simulated" ] && [ -z "$gpu" ]; then
-    echo "skipped: nvidia-smi shows no GPU here; where there is one this would run: ${parts[*]}" \
-        "(in $build, at most $limit s)"
+with_gpu=$build/tests/gpu/with_gpu${simulated:+_sim}
+if [ -z "$simulated" ] && ! find_gpu; then
+    echo "skipped: $missing; where there is a GPU this would run: ${parts[*]} (in $build, at most $limit s)"
     exit 77
 fi
 mkdir -p "$work" && : >"$work/table" || exit 1

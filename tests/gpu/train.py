@@ -2,7 +2,7 @@
 """weir-train on a GPU: whether budgets change a bit, and how fast models of 1.1B and 8B parameters
 train in memory, with their state on the host, and with the rest on NVMe.
 
-  tests/gpu/train.py WEIR_TRAIN WORK TABLE --seconds S [--simulated]
+  tests/gpu/train.py WEIR_TRAIN WITH_GPU WORK TABLE --seconds S [--simulated]
 
 Adds lines to TABLE (part, what, result, by tabs). A case that cannot fit here, or that the seconds
 left are too few for, is left out by name. Exit status 1: something failed."""
@@ -31,6 +31,7 @@ PIN_RATE, NVME_RATE, NVME_PASSES = 3e9, 1.5e9, 1 + 4 + 2 * (STEPS - 1)
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("program")
+parser.add_argument("with_gpu")
 parser.add_argument("work")
 parser.add_argument("table")
 parser.add_argument("--seconds", type=float, required=True)
@@ -167,9 +168,17 @@ def parameters(config):
     return c["num_hidden_layers"] * layer + ends + c["hidden_size"]
 
 
+class Missing(Exception):
+    """What a case needs and this machine or program does not give; the text is for the table."""
+
+
 def free_device():
-    out = subprocess.run(["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True)
-    return int(out.stdout.splitlines()[0]) * MIB
+    """As CUDA says, of the device that weir-train uses."""
+    done = subprocess.run([a.with_gpu, "--facts"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    found = re.search(r"^free_bytes (\d+)$", done.stdout, re.M)
+    if done.returncode or not found:
+        raise Missing(f"{os.path.basename(a.with_gpu)} --facts tells no free memory: {(done.stdout.strip().splitlines() or ['no output'])[-1]}")
+    return int(found[1])
 
 
 def free_host():
@@ -202,6 +211,8 @@ def figures(out, log):
     steady = steps[2:] or steps[-1:]
     step_s, tok_s, stall_s = (statistics.median(s[key] for s in steady) for key in ("step_s", "tok_s", "stall_s"))
     found = re.search(r"predicted: ([\d.]+) s a step, floor of the schedule ([\d.]+) s \(compute ([\d.]+) s, NVMe ([\d.]+) s\)", out)
+    if not found:
+        raise Missing("weir-train has said nothing of the predicted step")
     predicted, floor, compute, io = map(float, found.groups())
     last = steps[-1]
     return (f"{tok_s:.0f} tokens/s, step {step_s:.3f} s, predicted {predicted:.3f}, floor {floor:.3f} (compute {compute:.3f}, NVMe {io:.3f}), "
@@ -258,12 +269,25 @@ def speeds_of(name, config, shape):
     speed(f"{name}, host and NVMe", config, shape, device_share, host_share, nvme, needed_s + host_share / PIN_RATE + NVME_PASSES * nvme / NVME_RATE)
 
 
-same_bits()
-if a.simulated:
+def attempt(what, work, *arguments):
+    """A case that ends early fails by name, and the next one has its turn."""
+    try:
+        work(*arguments)
+    except (Missing, OSError, ValueError, KeyError) as problem:
+        fail(what, str(problem) if isinstance(problem, Missing) else f"{type(problem).__name__}: {problem}")
+
+
+def small_speeds():
+    print(f"{free_device() / GIB:.1f} GiB of device memory are free")
     speed("small", small_config(), ["--seq-len", 24, "--batch", 2], None, None, 0, 1)
     speed("small, host and NVMe", small_config(), ["--seq-len", 24, "--batch", 2], 3 * MIB, 5 * MIB, 64 * MIB, 1)
+
+
+attempt("same bits", same_bits)
+if a.simulated:
+    attempt("small", small_speeds)
 else:
     configs = f"{ROOT}/examples/train/configs"
-    speeds_of("1.1B", f"{configs}/tinyllama-1.1b.json", ["--seq-len", 2048, "--micro-batch", 2, "--batch", 8])
-    speeds_of("8B", f"{configs}/llama3-8b.json", ["--seq-len", 2048, "--micro-batch", 2, "--batch", 8])
+    for name, config in (("1.1B", "tinyllama-1.1b"), ("8B", "llama3-8b")):
+        attempt(name, speeds_of, name, f"{configs}/{config}.json", ["--seq-len", 2048, "--micro-batch", 2, "--batch", 8])
 sys.exit(failed)
