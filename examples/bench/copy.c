@@ -1,3 +1,4 @@
+#include "alloc/numa.h"
 #include "core/clock.h"
 #include "core/device.h"
 #include "examples/bench/commands.h"
@@ -11,6 +12,7 @@ struct copies {
     const struct weir_device_table *table;
     struct weir_device *device;
     struct weir_stream *streams[2]; /* by direction */
+    struct weir_numa numa;          /* host memory lies near the device, as a run's does */
     void *host[2], *on_device[2];
     uint64_t bytes;
 };
@@ -35,16 +37,31 @@ static enum weir_status copy_time(const struct copies *c, enum direction directi
     return WEIR_OK;
 }
 
+static enum weir_status pinned_make(struct copies *c)
+{
+    weir_numa_enter(&c->numa);
+    enum weir_status status = c->table->pin_alloc(c->device, c->bytes, &c->host[0]);
+    if (status == WEIR_OK)
+        status = c->table->pin_alloc(c->device, c->bytes, &c->host[1]);
+    weir_numa_leave(&c->numa);
+    return status;
+}
+
 static enum weir_status copies_make(struct copies *c, const char *device)
 {
     static const enum weir_engine engines[2] = {WEIR_ENGINE_TO_DEVICE, WEIR_ENGINE_TO_HOST};
+    int node;
     WEIR_TRY(weir_device_find(device, &c->table));
-    WEIR_TRY(c->table->open(
-        &c->device, &(struct weir_device_options){.memory_bytes = UINT64_MAX, .thread_count = 1}));
+    WEIR_TRY(c->table->numa_node(&node));
+    weir_numa_open(&c->numa, node, NULL);
+    WEIR_TRY(c->table->open(&c->device,
+                            &(struct weir_device_options){.memory_bytes = UINT64_MAX,
+                                                          .thread_count = 1,
+                                                          .cpus = weir_numa_cpus(&c->numa)}));
+    WEIR_TRY(pinned_make(c));
     for (int way = 0; way < 2; way++) {
         WEIR_TRY(c->table->stream_create(c->device, engines[way], direction_names[way],
                                          &c->streams[way]));
-        WEIR_TRY(c->table->pin_alloc(c->device, c->bytes, &c->host[way]));
         WEIR_TRY(c->table->mem_alloc(c->device, c->bytes, &c->on_device[way]));
     }
     return WEIR_OK;

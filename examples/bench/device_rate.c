@@ -111,6 +111,14 @@ enum weir_status rate_memory(struct rate *rate, uint64_t bytes, bool zero, void 
     return rate_sync(rate);
 }
 
+static enum weir_status pinned_near(struct rate *rate, uint64_t bytes, void **out)
+{
+    weir_numa_enter(&rate->numa);
+    enum weir_status status = rate->table->pin_alloc(rate->device, bytes, out);
+    weir_numa_leave(&rate->numa);
+    return status;
+}
+
 enum weir_status rate_pinned(struct rate *rate, uint64_t bytes, void **out)
 {
     if (rate->pinned_count == RATE_PIECES)
@@ -122,7 +130,7 @@ enum weir_status rate_pinned(struct rate *rate, uint64_t bytes, void **out)
                          (unsigned long long)bytes,
                          (unsigned long long)(rate->host_bytes - rate->host_used_bytes),
                          (unsigned long long)rate->host_bytes);
-    WEIR_TRY(rate->table->pin_alloc(rate->device, bytes, out));
+    WEIR_TRY(pinned_near(rate, bytes, out));
     rate->pinned[rate->pinned_count++] = *out;
     rate->host_used_bytes += bytes;
     memset(*out, 0, bytes);
@@ -231,7 +239,7 @@ enum weir_status rate_measure(struct rate *rate, const struct rate_work *work)
 static enum weir_status values_make(struct rate *rate)
 {
     rate->values_bytes = VALUES * sizeof(uint16_t);
-    WEIR_TRY(rate->table->pin_alloc(rate->device, rate->values_bytes, &rate->values));
+    WEIR_TRY(pinned_near(rate, rate->values_bytes, &rate->values));
     uint16_t *values = rate->values;
     float drawn[1024];
     for (uint64_t i = 0; i < VALUES; i += 1024) {
@@ -244,10 +252,14 @@ static enum weir_status values_make(struct rate *rate)
 
 static enum weir_status rate_open(struct rate *rate, const char *device, uint64_t device_bytes)
 {
+    int node;
     WEIR_TRY(weir_device_find(device, &rate->table));
+    WEIR_TRY(rate->table->numa_node(&node));
+    weir_numa_open(&rate->numa, node, NULL);
     WEIR_TRY(rate->table->open(&rate->device,
                                &(struct weir_device_options){.memory_bytes = device_bytes,
-                                                             .thread_count = rate->thread_count}));
+                                                             .thread_count = rate->thread_count,
+                                                             .cpus = weir_numa_cpus(&rate->numa)}));
     const struct weir_device_table *table = rate->table;
     WEIR_TRY(table->stream_create(rate->device, WEIR_ENGINE_COMPUTE, "compute", &rate->compute));
     WEIR_TRY(

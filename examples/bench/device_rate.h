@@ -10,6 +10,7 @@
 #ifndef WEIR_EXAMPLES_BENCH_DEVICE_RATE_H
 #define WEIR_EXAMPLES_BENCH_DEVICE_RATE_H
 
+#include "alloc/numa.h"
 #include "kernels/kernels.h"
 
 #include <jansson.h>
@@ -19,6 +20,7 @@
 struct rate {
     const struct weir_device_table *table;
     struct weir_device *device;
+    struct weir_numa numa; /* host memory lies near the device, as a run's does */
     struct weir_stream *compute, *to_device, *to_host;
     const struct weir_kernels_table *math;
     struct weir_kernels *kernels;
