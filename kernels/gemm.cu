@@ -2,7 +2,8 @@
  * GEMM by cublasLtMatmul. cuBLAS is column-major: a dense row-major C = op(A) op(B) is there
  * C' = op(B)' op(A)', so operands are swapped and nothing is copied. The algorithm of a shape is
  * chosen once, by cuBLASLt's heuristic, and kept, so that its bits never change (DESIGN 7c). Splits
- * of k are reduced in fp32 from the workspace in a separate step, never in place.
+ * of k are reduced in fp32 from the workspace in a separate step, never in place; and only where k
+ * is whole tiles, since some versions are said to lose the rest (facebookexperimental/triton#2767).
  */
 #include "kernels/device.cuh"
 
@@ -13,6 +14,7 @@ extern "C" {
 #include <cuda_runtime_api.h>
 
 #define GEMM_MOST             256u
+#define SPLIT_WHOLE           128u /* elements of k */
 #define GEMM_ALIGN            16u  /* promised to the heuristic, checked at each call */
 #define WORKSPACE_ALIGN       256u /* cublasLtMatmul asks for it */
 #define WORKSPACE_MOST        (UINT64_C(8) << 20)
@@ -46,6 +48,13 @@ static enum weir_status check(struct weir_device *device, cublasStatus_t status,
     if (status == CUBLAS_STATUS_SUCCESS)
         return WEIR_OK;
     const cudaError_t under = cudaGetLastError();
+    if (status == CUBLAS_STATUS_ARCH_MISMATCH) /* the library's fault, not the device's */
+        return weir_fail(
+            WEIR_ERR_UNSUPPORTED,
+            "cuBLASLt: %s of a %u x %u x %u product: %s: cuBLASLt %d.%d has no kernels "
+            "for this GPU; build with a toolkit that has (Blackwell: 12.8 or newer)",
+            what, s->m, s->n, s->k, cublasLtGetStatusName(status), CUBLAS_VER_MAJOR,
+            CUBLAS_VER_MINOR);
     (void)weir_fail_device((int)status,
                            "cuBLASLt: %s of a %u x %u x %u product failed: %s (CUDA: %s, %s); "
                            "resume from the last checkpoint",
@@ -151,7 +160,9 @@ static enum weir_status preference_set(struct weir_device *device,
                                        cublasLtMatmulPreference_t preference,
                                        uint64_t workspace_most, const struct weir_gemm_shape *s)
 {
-    const uint32_t align = GEMM_ALIGN, reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t align = GEMM_ALIGN;
+    const uint32_t reduction = s->k % SPLIT_WHOLE == 0 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                       : CUBLASLT_REDUCTION_SCHEME_NONE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
         const void *value;
@@ -193,7 +204,8 @@ static enum weir_status algorithm_choose(struct weir_cuda_kernels *k, struct gem
         return weir_fail(
             WEIR_ERR_UNSUPPORTED,
             "cuBLASLt: %s: it has no algorithm for a %u x %u x %u product (%s to %s) "
-            "in %llu bytes of workspace; use another width or dtype",
+            "in %llu bytes of workspace; use another width or dtype, or on a GPU that is newer "
+            "than the toolkit a newer one",
             cublasLtGetStatusName(found), s->m, s->n, s->k, s->in == WEIR_BF16 ? "bf16" : "fp32",
             s->out == WEIR_BF16 ? "bf16" : "fp32", (unsigned long long)gemms->workspace_most);
     g->algorithm = result.algo;

@@ -40,6 +40,8 @@ void cudasim_share_memory(int share);
 /* A registration of more than `bytes` fails with the code, as some drivers and machines have it.
  * Without this: of 512 GiB and more, with cudaErrorMemoryAllocation. */
 void cudasim_register_most(uint64_t bytes, int code);
+/* The newest major compute capability that cuBLASLt has kernels for: all, unless this is called. */
+void cudasim_cublaslt_newest(int major);
 /* Whether kernels reach pinned host memory by its own address, as they do not on some systems
  * (WSL2). Where not, a kernel that is given such an address ends the process. */
 void cudasim_reach_host(int reach);

@@ -347,6 +347,56 @@ static void bad_products_are_refused(void **state)
     test_kernels_close(&t);
 }
 
+/* A library that is older than the GPU is told by name, and is no failure of the device: the run
+ * may be opened on another. */
+static void an_older_library_is_told(void **state)
+{
+    (void)state;
+    struct test_kernels t;
+    uint32_t gemm;
+    uint64_t scratch_bytes;
+    cudasim_machine(CUDART_VERSION, 1, 12, 0);
+    cudasim_cublaslt_newest(9);
+    assert_true(test_kernels_open(&t, NULL, 1));
+    assert_fails(t.table->gemm_prepare(t.kernels, &shape, &gemm, &scratch_bytes),
+                 WEIR_ERR_UNSUPPORTED,
+                 "has no kernels for this GPU; build with a toolkit that has");
+    cudasim_cublaslt_newest(12);
+    assert_ok(t.table->gemm_prepare(t.kernels, &shape, &gemm, &scratch_bytes));
+    test_kernels_close(&t);
+    cudasim_machine(CUDART_VERSION, 1, 9, 0);
+}
+
+/* The product of ones at depths around what is split: each element is k. */
+static void no_depth_loses_its_end(void **state)
+{
+    (void)state;
+    enum { MOST = 4097 };
+    static const uint32_t depths[] = {1, 127, 256, 257, 300, 384, 1000, MOST};
+    struct test_kernels t;
+    assert_true(test_kernels_open(&t, NULL, 1));
+    float *a = test_kernels_memory(&t, 3 * MOST * sizeof *a);
+    float *b = test_kernels_memory(&t, 5 * MOST * sizeof *b);
+    float *c = test_kernels_memory(&t, 15 * sizeof *c);
+    char *scratch = test_kernels_memory(&t, 1 << 16);
+    for (uint32_t i = 0; i < 5 * MOST; i++)
+        b[i] = a[i % (3 * MOST)] = 1;
+    for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
+        const struct weir_gemm_shape ones = {3,    5,     depths[d], false,
+                                             true, false, WEIR_FP32, WEIR_FP32};
+        struct weir_gemm_args args = {.a = a, .b = b, .c = c, .scratch = scratch};
+        uint64_t scratch_bytes;
+        assert_ok(t.table->gemm_prepare(t.kernels, &ones, &args.gemm, &scratch_bytes));
+        assert_true(scratch_bytes <= 1 << 16);
+        assert_int_equal(depths[d] >= 256 && depths[d] % 128 == 0, scratch_bytes > 0);
+        assert_ok(t.table->gemm(t.kernels, t.stream, &args));
+        assert_ok(t.device->table->stream_sync(t.stream));
+        for (int i = 0; i < 15; i++)
+            assert_true(c[i] == (float)depths[d]);
+    }
+    test_kernels_close(&t);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--fault") == 0)
@@ -357,6 +407,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(reductions_in_place_change_bits),
         cmocka_unit_test(failed_calls_surface),
         cmocka_unit_test(bad_products_are_refused),
+        cmocka_unit_test(an_older_library_is_told),
+        cmocka_unit_test(no_depth_loses_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -301,3 +301,31 @@ enum weir_status outputs_gemm(struct outputs *o)
     }
     return WEIR_OK;
 }
+
+/* Each element is k, exactly, whatever the order; so that one that a split of k loses shows. */
+enum weir_status outputs_gemm_ones(struct outputs *o)
+{
+    enum { M = 8, N = 12, K_MOST = 65537 };
+    static const uint32_t depths[] = {K_MOST, 8191, 4096 + 64};
+    static char ones[N * K_MOST * sizeof(float)];
+    const uint16_t narrow = weir_bf16_from_float(1);
+    const float wide = 1;
+    const size_t each = o->dtype == WEIR_BF16 ? sizeof narrow : sizeof wide;
+    for (size_t i = 0; i < (size_t)N * K_MOST; i++)
+        memcpy(ones + i * each, o->dtype == WEIR_BF16 ? (const void *)&narrow : &wide, each);
+    void *a, *b, *c, *scratch;
+    WEIR_TRY(outputs_upload(o, ones, M * K_MOST * each, &a));
+    WEIR_TRY(outputs_upload(o, ones, N * K_MOST * each, &b));
+    WEIR_TRY(outputs_values(o, M * N, WEIR_FP32, &c));
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        struct weir_gemm_shape shape = {M, N, depths[i], false, true, false, o->dtype, WEIR_FP32};
+        struct weir_gemm_args args = {.a = a, .b = b, .c = c};
+        uint64_t scratch_bytes;
+        WEIR_TRY(o->math->gemm_prepare(o->kernels, &shape, &args.gemm, &scratch_bytes));
+        WEIR_TRY(outputs_scratch(o, scratch_bytes, &scratch));
+        args.scratch = scratch;
+        WEIR_TRY(o->math->gemm(o->kernels, o->stream, &args));
+        WEIR_TRY(outputs_record(o, "gemm of ones", c, M * N, OUTPUTS_FP32, BOUND_BITS));
+    }
+    return WEIR_OK;
+}

@@ -115,8 +115,9 @@ static void outputs_close(struct outputs *o)
 static enum weir_status outputs_write(struct outputs *o, const char *device)
 {
     static enum weir_status (*const operations[])(struct outputs *) = {
-        outputs_adam,   outputs_reduce, outputs_casts,     outputs_norm,  outputs_rope,
-        outputs_swiglu, outputs_head,   outputs_attention, outputs_embed, outputs_gemm};
+        outputs_adam,  outputs_reduce, outputs_casts,    outputs_norm,
+        outputs_rope,  outputs_swiglu, outputs_head,     outputs_attention,
+        outputs_embed, outputs_gemm,   outputs_gemm_ones};
     WEIR_TRY(outputs_open(o, device));
     for (int dtype = WEIR_BF16; dtype <= WEIR_FP32; dtype++)
         for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {

@@ -71,5 +71,6 @@ enum weir_status outputs_head(struct outputs *o);
 enum weir_status outputs_attention(struct outputs *o);
 enum weir_status outputs_embed(struct outputs *o);
 enum weir_status outputs_gemm(struct outputs *o);
+enum weir_status outputs_gemm_ones(struct outputs *o);
 
 #endif
