@@ -116,21 +116,20 @@ __device__ __forceinline__ void attention_first(uint32_t r[4], const uint16_t *b
 
 /* As mma's second operand, for two results beside each other (r[0], r[1] and r[2], r[3]): the
  * transpose of 16 rows at 16 columns ... */
-template <uint32_t width>
+template <class tile_form>
 __device__ __forceinline__ void attention_second_turned(uint32_t r[4], const uint16_t *rows,
                                                         uint32_t column)
 {
     uint32_t lane = threadIdx.x % WEIR_WARP;
-    weir_ldmatrix(r, rows + (lane / 16 * 8 + lane % 8) * attention_pitch<width> + column +
-                         lane / 8 % 2 * 8);
+    weir_ldmatrix(r, rows + tile_form::at(lane / 16 * 8 + lane % 8, column + lane / 8 % 2 * 8));
 }
 /* ... or these as they stand. */
-template <uint32_t width>
+template <class tile_form>
 __device__ __forceinline__ void attention_second(uint32_t r[4], const uint16_t *rows,
                                                  uint32_t column)
 {
     uint32_t lane = threadIdx.x % WEIR_WARP;
-    weir_ldmatrix_transposed(r, rows + lane % 16 * attention_pitch<width> + column + lane / 16 * 8);
+    weir_ldmatrix_transposed(r, rows + tile_form::at(lane % 16, column + lane / 16 * 8));
 }
 
 __device__ __forceinline__ uint32_t attention_pack(float low, float high)
@@ -157,7 +156,7 @@ __device__ __forceinline__ void attention_turn(uint32_t (&first)[columns / 16][4
 
 /* scores[band][n] = the band's rows times the transpose of `columns` rows of the other tile. */
 template <uint32_t width, uint32_t bands, uint32_t columns,
-          class band_form = attention_padded<width>>
+          class band_form = attention_padded<width>, class other_form = attention_padded<width>>
 __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns / 8][4],
                                                  const uint16_t *band, const uint16_t *other)
 {
@@ -177,7 +176,7 @@ __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns 
 #pragma unroll
         for (uint32_t n = 0; n < columns / 16; n++) {
             uint32_t second[4];
-            attention_second_turned<width>(second, other + n * 16 * attention_pitch<width>, d);
+            attention_second_turned<other_form>(second, other + n * 16 * other_form::pitch, d);
 #pragma unroll
             for (uint32_t m = 0; m < bands; m++) {
                 weir_mma_bf16(scores[m][2 * n], first[m], second);
@@ -188,7 +187,8 @@ __device__ __forceinline__ void attention_scores(float (&scores)[bands][columns 
 }
 
 /* sum[band] += first[band] times `columns` rows of the other tile. */
-template <uint32_t width, uint32_t bands, uint32_t columns>
+template <uint32_t width, uint32_t bands, uint32_t columns,
+          class other_form = attention_padded<width>>
 __device__ __forceinline__ void attention_add(float (&sum)[bands][width / 8][4],
                                               const uint32_t (&first)[bands][columns / 16][4],
                                               const uint16_t *other)
@@ -198,7 +198,7 @@ __device__ __forceinline__ void attention_add(float (&sum)[bands][width / 8][4],
 #pragma unroll
         for (uint32_t d = 0; d < width / 16; d++) {
             uint32_t second[4];
-            attention_second<width>(second, other + n * 16 * attention_pitch<width>, d * 16);
+            attention_second<other_form>(second, other + n * 16 * other_form::pitch, d * 16);
 #pragma unroll
             for (uint32_t m = 0; m < bands; m++) {
                 weir_mma_bf16(sum[m][2 * d], first[m][n], second);

@@ -12,19 +12,33 @@
  */
 #include "kernels/attention.cuh"
 
+#include <type_traits>
+
 static const uint32_t ROWS = ATTENTION_WARPS * ATTENTION_BAND; /* of a tile that stays */
 
-template <uint32_t width_, bool keys_stay_> struct backward_form {
+/* Multiprocessors with the least shared memory for blocks, and what each block takes beside its own
+ * (sm_86, sm_89, sm_120). */
+static const uint32_t LEAST_SHARED_BYTES = 100 << 10, LEAST_RESERVED_BYTES = 1 << 10;
+
+/* narrow: for a multiprocessor on which two blocks of the other form do not fit, and one leaves the
+ * tensor cores idle while it waits. The bits are the same: 16 tokens at a time are added, in order,
+ * however many a tile has. */
+template <uint32_t width_, bool keys_stay_, bool narrow_> struct backward_form {
     static constexpr uint32_t width = width_;
     static constexpr bool keys_stay = keys_stay_;
-    static constexpr uint32_t pitch = attention_pitch<width>;
-    static constexpr uint32_t columns = width > 64 ? 32 : 64; /* of a tile that streams */
-    static constexpr uint32_t stay = ROWS * pitch, stream = columns * pitch; /* elements */
-    static constexpr uint32_t blocks = keys_stay ? 2 : 3; /* at once: what registers allow */
+    using tile =
+        std::conditional_t<narrow_ && width == 128, attention_folded<128>, attention_padded<width>>;
+    static constexpr uint32_t pitch = tile::pitch;
+    static constexpr uint32_t columns = (width > 64 ? 32 : 64) / (narrow_ ? 2 : 1); /* streaming */
+    static constexpr uint32_t stay = ROWS * pitch, stream = columns * pitch;        /* elements */
+    static constexpr uint32_t blocks = keys_stay || narrow_ ? 2 : 3; /* what registers allow */
     static constexpr uint32_t scalars = keys_stay ? 2 * columns : 0;
     static constexpr uint32_t shared_bytes =
         (2 * stay + 4 * stream) * sizeof(uint16_t) + 2 * scalars * sizeof(float);
     static_assert(shared_bytes <= 99 << 10, "what a block may have on every architecture");
+    static constexpr bool fits_twice =
+        2 * (shared_bytes + LEAST_RESERVED_BYTES) <= LEAST_SHARED_BYTES;
+    static_assert(!narrow_ || fits_twice, "what it is for");
 };
 
 /* One kernel's block: which tile stays, and what streams past it. */
@@ -70,9 +84,10 @@ __device__ __forceinline__ void stream_load(const weir_attention_args &a, const 
     const attention_rows at = form::keys_stay
                                   ? attention_rows_at(a, a.heads, w.sequence, s.head)
                                   : attention_rows_at(a, a.kv_heads, w.sequence, w.kv_head);
-    attention_load<form::columns, form::width>(buffer, form::keys_stay ? a.q : a.k, at, a, s.token);
-    attention_load<form::columns, form::width>(buffer + form::stream,
-                                               form::keys_stay ? a.dout : a.v, at, a, s.token);
+    attention_load<form::columns, form::width, typename form::tile>(
+        buffer, form::keys_stay ? a.q : a.k, at, a, s.token);
+    attention_load<form::columns, form::width, typename form::tile>(
+        buffer + form::stream, form::keys_stay ? a.dout : a.v, at, a, s.token);
 }
 
 template <class form>
@@ -82,9 +97,10 @@ __device__ __forceinline__ void stay_load(const weir_attention_args &a, const ba
     const attention_rows at = form::keys_stay
                                   ? attention_rows_at(a, a.kv_heads, w.sequence, w.kv_head)
                                   : attention_rows_at(a, a.heads, w.sequence, w.head);
-    attention_load<ROWS, form::width>(stay, form::keys_stay ? a.k : a.q, at, a, w.first);
-    attention_load<ROWS, form::width>(stay + form::stay, form::keys_stay ? a.v : a.dout, at, a,
-                                      w.first);
+    attention_load<ROWS, form::width, typename form::tile>(stay, form::keys_stay ? a.k : a.q, at, a,
+                                                           w.first);
+    attention_load<ROWS, form::width, typename form::tile>(
+        stay + form::stay, form::keys_stay ? a.v : a.dout, at, a, w.first);
 }
 
 /* Of a query: lse times log2 e, and delta. Beyond the end a weight must come out as 0. */
@@ -161,6 +177,7 @@ __device__ __forceinline__ void
 step_add(backward_sums<form> &sums, const uint16_t *band, const uint16_t *stream, uint32_t row,
          uint32_t token, float scale_log2, const backward_scalars (&own)[2], const float *of)
 {
+    using tile = typename form::tile;
     constexpr uint32_t width = form::width, columns = form::columns;
     const uint32_t key = form::keys_stay ? row : token, query = form::keys_stay ? token : row;
     constexpr uint32_t keys = form::keys_stay ? ATTENTION_BAND : columns;
@@ -168,18 +185,18 @@ step_add(backward_sums<form> &sums, const uint16_t *band, const uint16_t *stream
     if (key >= query + queries)
         return;
     float scores[1][columns / 8][4], d[1][columns / 8][4];
-    attention_scores<width, 1, columns>(scores, band, stream);
-    attention_scores<width, 1, columns>(d, band + form::stay, stream + form::stream);
+    attention_scores<width, 1, columns, tile, tile>(scores, band, stream);
+    attention_scores<width, 1, columns, tile, tile>(d, band + form::stay, stream + form::stream);
     if (key + keys > query + 1)
         mask<form>(scores, row, token);
     weigh<form>(scores, d, scale_log2, own, of);
     uint32_t first[1][columns / 16][4];
     if (form::keys_stay) {
         attention_turn<columns>(first[0], scores[0]);
-        attention_add<width, 1, columns>(sums.second, first, stream + form::stream);
+        attention_add<width, 1, columns, tile>(sums.second, first, stream + form::stream);
     }
     attention_turn<columns>(first[0], d[0]);
-    attention_add<width, 1, columns>(sums.first, first, stream);
+    attention_add<width, 1, columns, tile>(sums.first, first, stream);
 }
 
 template <class form>
@@ -191,10 +208,11 @@ __device__ __forceinline__ void backward_store(const weir_attention_args &a, con
                                   ? attention_rows_at(a, a.kv_heads, w.sequence, w.kv_head)
                                   : attention_rows_at(a, a.heads, w.sequence, w.head);
     const float scale[2] = {a.scale, a.scale}, one[2] = {1, 1};
-    attention_store<form::width>(form::keys_stay ? a.dk : a.dq, at, a, row, sums.first[0], scale,
-                                 band);
+    attention_store<form::width, typename form::tile>(form::keys_stay ? a.dk : a.dq, at, a, row,
+                                                      sums.first[0], scale, band);
     if (form::keys_stay)
-        attention_store<form::width>(a.dv, at, a, row, sums.second[0], one, band + form::stay);
+        attention_store<form::width, typename form::tile>(a.dv, at, a, row, sums.second[0], one,
+                                                          band + form::stay);
 }
 
 template <class form>
@@ -296,12 +314,24 @@ static enum weir_status walk_launch(struct weir_stream *stream, const struct wei
                        form::shared_bytes, *a, static_cast<const float *>(a->scratch));
 }
 
+template <uint32_t width, bool keys_stay>
+static enum weir_status form_launch(const struct weir_cuda_kernels *k, struct weir_stream *stream,
+                                    const struct weir_attention_args *a)
+{
+    using wide = backward_form<width, keys_stay, false>;
+    if constexpr (!wide::fits_twice)
+        if (2 * (wide::shared_bytes + k->block_shared_bytes) > k->shared_bytes)
+            return walk_launch<backward_form<width, keys_stay, true>>(stream, a);
+    return walk_launch<wide>(stream, a);
+}
+
 template <uint32_t width>
-static enum weir_status backward_launch(struct weir_stream *stream,
+static enum weir_status backward_launch(struct weir_kernels *kernels, struct weir_stream *stream,
                                         const struct weir_attention_args *a)
 {
-    WEIR_TRY((walk_launch<backward_form<width, true>>(stream, a)));
-    return walk_launch<backward_form<width, false>>(stream, a);
+    const auto *k = reinterpret_cast<const struct weir_cuda_kernels *>(kernels);
+    WEIR_TRY((form_launch<width, true>(k, stream, a)));
+    return form_launch<width, false>(k, stream, a);
 }
 
 enum weir_status weir_cuda_attention_backward(struct weir_kernels *kernels,
@@ -315,10 +345,10 @@ enum weir_status weir_cuda_attention_backward(struct weir_kernels *kernels,
     if (!attention_on_tensor_cores(a))
         return weir_attention_plain_backward(stream, a, static_cast<const float *>(a->scratch));
     if (a->head_dim <= 64)
-        return backward_launch<64>(stream, a);
+        return backward_launch<64>(kernels, stream, a);
     if (a->head_dim <= 80)
-        return backward_launch<80>(stream, a);
+        return backward_launch<80>(kernels, stream, a);
     if (a->head_dim <= 96)
-        return backward_launch<96>(stream, a);
-    return backward_launch<128>(stream, a);
+        return backward_launch<96>(kernels, stream, a);
+    return backward_launch<128>(kernels, stream, a);
 }

@@ -6,6 +6,7 @@ extern "C" {
 #include "core/memory.h"
 }
 
+#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,6 +19,17 @@ static void cuda_close(struct weir_kernels *kernels)
 {
     weir_cuda_gemm_close(of(kernels));
     weir_free(kernels);
+}
+
+static enum weir_status properties_read(struct weir_cuda_kernels *k)
+{
+    cudaDeviceProp properties;
+    WEIR_TRY(weir_cuda_result(k->device, (int)cudaGetDeviceProperties(&properties, 0),
+                              "cudaGetDeviceProperties"));
+    k->capability = properties.major;
+    k->shared_bytes = properties.sharedMemPerMultiprocessor;
+    k->block_shared_bytes = properties.reservedSharedMemPerBlock;
+    return WEIR_OK;
 }
 
 static enum weir_status cuda_open(struct weir_kernels **out, struct weir_device *device, int,
@@ -34,7 +46,9 @@ static enum weir_status cuda_open(struct weir_kernels **out, struct weir_device 
     k->base.table = &weir_kernels_cuda;
     k->device = device;
     k->log = log;
-    enum weir_status status = weir_cuda_gemm_open(k);
+    enum weir_status status = properties_read(k);
+    if (status == WEIR_OK)
+        status = weir_cuda_gemm_open(k);
     if (status != WEIR_OK) {
         weir_free(k);
         return status;

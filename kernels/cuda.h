@@ -23,6 +23,9 @@ struct weir_cuda_kernels {
     struct weir_device *device;
     struct weir_log *log;
     struct weir_cuda_gemms *gemms;
+    int capability;              /* major */
+    uint64_t shared_bytes;       /* of a multiprocessor, for its blocks together */
+    uint64_t block_shared_bytes; /* that CUDA takes of it for each */
     bool attention_told; /* who queues: that attention does without tensor cores was logged */
     char description[128];
 };

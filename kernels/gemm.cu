@@ -63,33 +63,20 @@ static enum weir_status check(struct weir_device *device, cublasStatus_t status,
     return weir_cuda_keep(device);
 }
 
-static enum weir_status workspace_bound(struct weir_cuda_kernels *k)
-{
-    cudaDeviceProp properties;
-    WEIR_TRY(weir_cuda_result(k->device, (int)cudaGetDeviceProperties(&properties, 0),
-                              "cudaGetDeviceProperties"));
-    k->gemms->workspace_most = properties.major >= 9 ? WORKSPACE_MOST_HOPPER : WORKSPACE_MOST;
-    return WEIR_OK;
-}
-
 enum weir_status weir_cuda_gemm_open(struct weir_cuda_kernels *k)
 {
     WEIR_TRY(weir_alloc(&k->gemms, 1, sizeof *k->gemms, "products on the cuda device"));
-    enum weir_status status = workspace_bound(k);
-    if (status == WEIR_OK) {
-        cublasStatus_t made = cublasLtCreate(&k->gemms->handle);
-        if (made != CUBLAS_STATUS_SUCCESS) {
-            const cudaError_t under = cudaGetLastError();
-            status = weir_fail_device((int)made,
-                                      "cuBLASLt: no handle: %s (CUDA: %s, %s); does its version "
-                                      "fit the driver, and is device memory left for it?",
-                                      cublasLtGetStatusName(made), cudaGetErrorName(under),
-                                      cudaGetErrorString(under));
-        }
-    }
-    if (status != WEIR_OK)
-        weir_cuda_gemm_close(k);
-    return status;
+    k->gemms->workspace_most = k->capability >= 9 ? WORKSPACE_MOST_HOPPER : WORKSPACE_MOST;
+    cublasStatus_t made = cublasLtCreate(&k->gemms->handle);
+    if (made == CUBLAS_STATUS_SUCCESS)
+        return WEIR_OK;
+    const cudaError_t under = cudaGetLastError();
+    weir_cuda_gemm_close(k);
+    return weir_fail_device((int)made,
+                            "cuBLASLt: no handle: %s (CUDA: %s, %s); does its version fit the "
+                            "driver, and is device memory left for it?",
+                            cublasLtGetStatusName(made), cudaGetErrorName(under),
+                            cudaGetErrorString(under));
 }
 
 static void gemm_free(struct gemm *g)

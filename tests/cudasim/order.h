@@ -1,6 +1,6 @@
 /*
- * In which order the simulator runs the threads of a kernel, for tests (C and C++). A kernel whose
- * results depend on it has a race.
+ * In which order the simulator runs the threads of a kernel, for tests (C and C++): a kernel whose
+ * results depend on it has a race. And what launches asked for.
  */
 #ifndef CUDASIM_ORDER_H
 #define CUDASIM_ORDER_H
@@ -23,6 +23,9 @@ enum cudasim_order {
  * nan, reverse: large and positive, random: large and negative), so that a kernel that reads such
  * memory gives different results in different orders. */
 void cudasim_thread_order(enum cudasim_order order, uint64_t seed);
+
+/* The most dynamic shared memory, in bytes, of the launches since the last time it was asked. */
+uint64_t cudasim_shared_most(void);
 
 #ifdef __cplusplus
 }

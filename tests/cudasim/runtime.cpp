@@ -35,6 +35,9 @@ thread_local cudaError_t last_error;
 struct Environment {
     Environment()
     {
+        const char *machine = getenv("CUDASIM_CAPABILITY");
+        if (machine && sscanf(machine, "%d.%d", &state.major, &state.minor) != 2)
+            violation("CUDASIM_CAPABILITY=%s; MAJOR.MINOR", machine);
         const char *given = getenv("CUDASIM_SCHEDULE");
         if (!given || strcmp(given, "eager") == 0)
             return;
@@ -266,6 +269,13 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->major = state.major;
     properties->minor = state.minor;
     properties->multiProcessorCount = 4;
+    /* CUDA C Programming Guide, compute capabilities */
+    const bool small = (state.major == 8 && state.minor >= 6) || state.major >= 12;
+    properties->sharedMemPerMultiprocessor = size_t{small              ? 100u
+                                                    : state.major == 8 ? 164u
+                                                                       : 228u}
+                                             << 10;
+    properties->reservedSharedMemPerBlock = 1 << 10;
     properties->canUseHostPointerForRegisteredMem = state.reach_host;
     return call.result();
 }

@@ -45,6 +45,7 @@ void cudasim_cublaslt_newest(int major);
 /* Whether kernels reach pinned host memory by its own address, as they do not on some systems
  * (WSL2). Where not, a kernel that is given such an address ends the process. */
 void cudasim_reach_host(int reach);
+/* Programs choose the capability by the environment: CUDASIM_CAPABILITY=8.6. */
 void cudasim_machine(int driver_version, int device_count, int major, int minor);
 
 /* The nth CUDA call from now (1 = the next) returns `code` and does nothing, but for calls that

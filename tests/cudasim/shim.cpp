@@ -15,6 +15,7 @@
 #include <numeric>
 #include <sched.h>
 #include <span>
+#include <utility>
 
 namespace cudasim
 {
@@ -335,6 +336,8 @@ void launch_run(const Launch &launch)
     block.launch = nullptr;
 }
 
+static uint64_t shared_most; /* of launches; under allowed_turn */
+
 void launch_check(const Launch &launch)
 {
     const dim3 &grid = launch.grid, &size = launch.block;
@@ -348,6 +351,7 @@ void launch_check(const Launch &launch)
                       grid.y, grid.z);
     Turn turn(allowed_turn);
     auto allowed = allowed_shared.find(launch.address);
+    shared_most = std::max<uint64_t>(shared_most, launch.shared_bytes);
     size_t most = allowed == allowed_shared.end() ? plain_shared_bytes : allowed->second;
     if (launch.shared_bytes > most)
         die_at_launch(launch.kernel,
@@ -435,4 +439,10 @@ void cudasim_thread_order(enum cudasim_order order, uint64_t seed)
 {
     cudasim::order = order;
     cudasim::random_state = seed * 0x9E3779B97F4A7C15u + 1;
+}
+
+uint64_t cudasim_shared_most(void)
+{
+    cudasim::Turn turn(cudasim::allowed_turn);
+    return std::exchange(cudasim::shared_most, 0);
 }
