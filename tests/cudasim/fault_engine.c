@@ -430,8 +430,9 @@ static void expect_not_finite(void)
     struct weir_report report = {.struct_bytes = sizeof report};
     double loss;
     uint64_t held_bytes = weir_alloc_bytes();
-    world_begin(&none, 0);
+    world_begin(&none, CUDASIM_LAZY);
     device_bytes = UINT64_MAX;
+    over_link = true; /* so that no state is the cores' */
     for (now.stage = 0; stages[now.stage].run != train; now.stage++)
         assert_ok(stages[now.stage].run(&w));
     update.lr = 3e38f;
@@ -439,6 +440,8 @@ static void expect_not_finite(void)
     assert_ok(llama_step(&w, "train", false, &loss, &report));
     assert_fails(llama_step(&w, "train", false, &loss, &report), WEIR_ERR_CORRUPT,
                  "is not finite after update 1");
+    for (size_t i = 0; i < w.run->model.thing_count && w.run->device_counts; i++)
+        assert_int_equal(0, w.run->bad_counts[i]);
     update.lr = 1e-2f;
     update.weight_decay = 0.1f;
     device_bytes = 0;
