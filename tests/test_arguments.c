@@ -207,13 +207,15 @@ static void files_are_checked_by_flag(void **state)
     snprintf(path, sizeof path, "%s/new", folder);
     assert_ok(flag_file_check("--log", path, FLAG_FILE_APPENDED));
     assert_ok(flag_file_check("--log", "/dev/null", FLAG_FILE_APPENDED));
-    assert_fails(flag_file_check("--export-fp32", "/dev/null", FLAG_FILE_REGULAR), WEIR_ERR_ARG, "no file");
+    assert_fails(flag_file_check("--export-fp32", "/dev/null", FLAG_FILE_REGULAR), WEIR_ERR_ARG,
+                 "no file");
     assert_fails(flag_file_check("--log", folder, FLAG_FILE_APPENDED), WEIR_ERR_ARG, "is no file");
     snprintf(path, sizeof path, "%s/absent/new", folder);
     assert_fails(flag_file_check("--log", path, FLAG_FILE_APPENDED), WEIR_ERR_IO, "--log \"");
     char far[5000] = {0};
     memset(far, 'x', sizeof far - 1);
-    assert_fails(flag_file_check("--log", far, FLAG_FILE_APPENDED), WEIR_ERR_ARG, "4999 characters");
+    assert_fails(flag_file_check("--log", far, FLAG_FILE_APPENDED), WEIR_ERR_ARG,
+                 "4999 characters");
     test_directory_remove(folder);
 }
 
