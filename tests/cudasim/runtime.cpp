@@ -35,9 +35,13 @@ thread_local cudaError_t last_error;
 struct Environment {
     Environment()
     {
-        const char *machine = getenv("CUDASIM_CAPABILITY");
-        if (machine && sscanf(machine, "%d.%d", &state.major, &state.minor) != 2)
-            violation("CUDASIM_CAPABILITY=%s; MAJOR.MINOR", machine);
+        if (const char *machine = getenv("CUDASIM_CAPABILITY")) {
+            char *end;
+            state.major = (int)strtol(machine, &end, 10);
+            state.minor = *end == '.' ? (int)strtol(end + 1, &end, 10) : -1;
+            if (state.major < 1 || state.minor < 0 || *end)
+                violation("CUDASIM_CAPABILITY=%s; MAJOR.MINOR", machine);
+        }
         const char *given = getenv("CUDASIM_SCHEDULE");
         if (!given || strcmp(given, "eager") == 0)
             return;
