@@ -135,7 +135,7 @@ static enum weir_status stream_begin(struct weir_replay *r, const struct weir_op
         WEIR_TRY(stream_op_time(r, op, lane->queue->stream));
     WEIR_TRY(
         lane->queue->table->event_record(lane->queue->stream, weir_lane_event(lane, lane->begun)));
-    if (r->score->wakes[op - r->score->plan->ops])
+    if (r->aborting || r->score->wakes[op - r->score->plan->ops])
         WEIR_TRY(lane->queue->table->call(lane->queue->stream, wake, &r->options.io,
                                           sizeof r->options.io, NULL, 0));
     return WEIR_OK;
@@ -235,12 +235,43 @@ static enum weir_status outside_advance(struct weir_replay *r, bool *moved)
     return WEIR_OK;
 }
 
+/* The stages that an aborted step left out take their turns too, and wait for what they would have
+ * waited for: orders that others have through them hold. */
+static enum weir_status abort_hear(struct weir_replay *r)
+{
+    for (uint32_t l = 0; l < WEIR_LANE_COMPUTE; l++) {
+        const struct weir_lane_queue *queue = r->lanes[l].queue;
+        if (queue->stream)
+            WEIR_TRY(queue->table->call(queue->stream, wake, &r->options.io, sizeof r->options.io,
+                                        NULL, 0));
+    }
+    r->abort_heard = true;
+    return WEIR_OK;
+}
+
+static void compute_advance(struct weir_replay *r, bool *moved)
+{
+    struct weir_lane_state *lane = &r->lanes[WEIR_LANE_COMPUTE];
+    while (lane->complete < r->score->plan->stage_count) {
+        const struct weir_op *op = lane_op(r, WEIR_LANE_COMPUTE, lane->complete);
+        for (uint32_t i = 0; i < op->wait_count; i++)
+            if (r->lanes[op->waits[i].lane].complete < op->waits[i].count)
+                return;
+        lane->begun = ++lane->complete;
+        *moved = true;
+    }
+}
+
 static enum weir_status advance(struct weir_replay *r, bool *moved)
 {
     WEIR_TRY(lanes_poll(r));
     WEIR_TRY(outside_advance(r, moved));
     for (uint32_t l = 0; r->score && l < WEIR_LANE_COMPUTE; l++)
         WEIR_TRY(lane_advance(r, l, moved));
+    if (r->score && r->aborted && !r->abort_heard)
+        WEIR_TRY(abort_hear(r)); /* of what began before, too, the end is to be heard */
+    if (r->score && r->aborted)
+        compute_advance(r, moved);
     return WEIR_OK;
 }
 

@@ -205,7 +205,7 @@ enum weir_status weir_replay_begin(struct weir_replay *r, struct weir_score *sco
     r->cursor = r->opened_count = r->held_count = 0;
     r->get_count = 0;
     r->pending = pending;
-    r->aborting = false;
+    r->aborting = r->aborted = r->abort_heard = false;
     r->score = score;
     weir_replay_note(r, WEIR_LOG_BEGIN, 0, false);
     pthread_mutex_unlock(&r->lock);
@@ -276,7 +276,10 @@ enum weir_status weir_replay_abort(struct weir_replay *r)
     pthread_mutex_lock(&r->lock);
     r->aborting = true;
     pthread_mutex_unlock(&r->lock);
-    WEIR_TRY(compute_finish(r, r->score->plan->stage_count));
+    WEIR_TRY(compute_finish(r, r->opened_count));
+    pthread_mutex_lock(&r->lock);
+    r->aborted = true;
+    pthread_mutex_unlock(&r->lock);
     return step_close(r);
 }
 

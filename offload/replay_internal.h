@@ -73,7 +73,9 @@ struct weir_replay {
     /* the step; set by begin while the driver is idle */
     struct weir_score *score; /* NULL: no step */
     const bool *pending;
-    bool aborting; /* user thread */
+    bool aborting;    /* user thread: only updates that are owed move bytes */
+    bool abort_heard; /* driver */
+    bool aborted;     /* user thread: and no stage will run any more */
     struct weir_lane_state lanes[WEIR_LANE_COUNT];
     struct weir_lane_queue queues[WEIR_LANE_COUNT];
     struct weir_lane_queue link_queue; /* of UPDATE where the plan says over the link */
