@@ -86,7 +86,7 @@ static enum weir_status stage_sum(struct walk *w, uint32_t stage, uint32_t use)
     return WEIR_OK;
 }
 
-/* Written in its first stage, still there in the others, nothing after the last. */
+/* Written in its first stage, still there in the others. */
 static enum weir_status stage_scratch(struct weir_check *check, uint32_t stage, uint32_t scratch)
 {
     const struct weir_content content = {WEIR_CONTENT_SCRATCH, scratch, 0, 0};

@@ -235,8 +235,7 @@ static enum weir_status outside_advance(struct weir_replay *r, bool *moved)
     return WEIR_OK;
 }
 
-/* The stages that an aborted step left out take their turns too, and wait for what they would have
- * waited for: orders that others have through them hold. */
+/* Once: what began before the abort did not all have a call of wake behind it. */
 static enum weir_status abort_hear(struct weir_replay *r)
 {
     for (uint32_t l = 0; l < WEIR_LANE_COMPUTE; l++) {
@@ -249,6 +248,8 @@ static enum weir_status abort_hear(struct weir_replay *r)
     return WEIR_OK;
 }
 
+/* The stages that an aborted step left out take their turns too, and wait for what they would have
+ * waited for: orders that others have through them hold. */
 static void compute_advance(struct weir_replay *r, bool *moved)
 {
     struct weir_lane_state *lane = &r->lanes[WEIR_LANE_COMPUTE];
@@ -269,7 +270,7 @@ static enum weir_status advance(struct weir_replay *r, bool *moved)
     for (uint32_t l = 0; r->score && l < WEIR_LANE_COMPUTE; l++)
         WEIR_TRY(lane_advance(r, l, moved));
     if (r->score && r->aborted && !r->abort_heard)
-        WEIR_TRY(abort_hear(r)); /* of what began before, too, the end is to be heard */
+        WEIR_TRY(abort_hear(r));
     if (r->score && r->aborted)
         compute_advance(r, moved);
     return WEIR_OK;
