@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BLOCK_BYTES 4096u
@@ -61,6 +62,21 @@ static void engine_file(struct weir_io_engine *engine, int fd)
     (void)engine, (void)fd;
 }
 
+static bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
+{
+    return a < b + b_bytes && b < a + a_bytes;
+}
+
+static bool collide(const struct weir_io_piece *a, const struct weir_io_piece *b)
+{
+    bool reads = a->kind == WEIR_IO_READ || b->kind == WEIR_IO_READ;
+    bool writes = a->kind == WEIR_IO_WRITE || b->kind == WEIR_IO_WRITE;
+    return (reads &&
+            overlap((uintptr_t)a->bytes, a->byte_count, (uintptr_t)b->bytes, b->byte_count)) ||
+           (writes && a->fd == b->fd &&
+            overlap(a->offset_bytes, a->byte_count, b->offset_bytes, b->byte_count));
+}
+
 static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_piece *piece)
 {
     struct test_engine_script *script = &test_engine_script;
@@ -73,6 +89,8 @@ static bool engine_queue(struct weir_io_engine *engine, const struct weir_io_pie
     bool faulted = counts && script->fault_at != 0 && number >= script->fault_at &&
                    number - script->fault_at < script->fault_count;
     script->faulted_count += faulted;
+    for (uint32_t i = 0; i < engine->held_count; i++)
+        script->overlap_count += collide(piece, &engine->held[i].piece);
     engine->held[engine->held_count++] = (struct held){*piece, faulted};
     return true;
 }
@@ -159,8 +177,10 @@ static enum weir_status engine_reap(struct weir_io_engine *engine, struct weir_i
     (void)timeout_ns;
     struct test_engine_script *script = &test_engine_script;
     *count = 0;
-    if (script->late && test_random_below(&script->random, 2) == 0)
+    if (script->late && test_random_below(&script->random, 2) == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = (long)script->late_ns}, NULL);
         return WEIR_OK;
+    }
     size_t most = script->late ? 1 + test_random_below(&script->random, capacity) : capacity;
     if (script->stray && engine->submitted_count > 0) {
         out[(*count)++] = (struct weir_io_completion){UINT64_MAX, 1};

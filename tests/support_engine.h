@@ -15,9 +15,10 @@
 
 struct test_engine_script {
     struct test_random random;
-    bool reorder; /* completions come in any order */
-    bool late;    /* reap brings nothing half of the time */
-    bool shorten; /* half of the transfers stop at a drawn byte */
+    bool reorder;     /* completions come in any order */
+    bool late;        /* reap brings nothing half of the time */
+    uint64_t late_ns; /* and takes so long then */
+    bool shorten;     /* half of the transfers stop at a drawn byte */
 
     uint64_t fault_at;     /* the nth piece queued, 1 = the first; 0: none */
     uint64_t fault_count;  /* so many pieces from it on */
@@ -32,6 +33,7 @@ struct test_engine_script {
 
     /* What happened since the script was set. */
     uint64_t queued_count, faulted_count, refused_count, submit_count;
+    uint64_t overlap_count; /* pieces queued where the outcome depends on another's in flight */
     enum weir_io_kind kinds[TEST_ENGINE_LOG]; /* of pieces in the order of queueing */
 };
 
