@@ -44,7 +44,7 @@ static const struct weir_update update = {sizeof update, 0.01f, 0.9f, 0.95f, 1e-
 static char directory[256], saves[256], path[300]; /* of the extent; of the checkpoint */
 static struct toy_plain reference[STEPS + 1];      /* after so many steps */
 static float reference_loss[STEPS + 1];            /* of the next step */
-static bool doubles, roomy; /* the run under test is on them; has no budget */
+static bool doubles, roomy, apart; /* the run under test is on them; has no budget; updates so */
 
 struct world {
     weir_run *run;
@@ -68,9 +68,10 @@ static enum weir_status run_open(struct world *w)
                                          .strict = true,
                                          .strict_seed = 3,
                                          .cost = &test_cost};
-    struct weir_seams seams = {.grain = {2048, 2048, 2}};
+    struct weir_seams seams = {.grain = {2048, 2048, 2}, .updates_apart = apart};
     if (doubles)
         seams = (struct weir_seams){.grain = seams.grain,
+                                    .updates_apart = apart,
                                     .device = &test_double_device,
                                     .kernels = &test_double_kernels,
                                     .comm = &test_double_comm,
@@ -160,6 +161,7 @@ struct fault {
     uint64_t (*made)(const struct fault *fault);                         /* since armed */
     int kind, os_errno;
     bool harmless;              /* what fails is made good: the training succeeds */
+    bool apart;                 /* updates have a device of their own, as beside a GPU */
     enum weir_status status;    /* of the call that fails, and what its text names */
     const char *text, *or_text; /* or_text NULL: one text alone */
 };
@@ -202,6 +204,8 @@ static uint64_t file_made(const struct fault *fault)
 #define FILES  .arm = file_arm, .made = file_made
 static const struct fault faults[] = {
     {"allocation", alloc_arm, alloc_made, .status = WEIR_ERR_NOMEM, .text = "heap: no memory for"},
+    {"allocation, updates apart", alloc_arm, alloc_made, .apart = true, .status = WEIR_ERR_NOMEM,
+     .text = "heap: no memory for"},
     {"device", DOUBLE, .kind = TEST_FAULT_DEVICE, .status = WEIR_ERR_DEVICE,
      .text = "device \"double\""},
     {"kernels", DOUBLE, .kind = TEST_FAULT_KERNELS, .status = WEIR_ERR_DEVICE,
@@ -211,6 +215,7 @@ static const struct fault faults[] = {
     {"submit", DOUBLE, .kind = TEST_FAULT_SUBMIT, .status = WEIR_ERR_IO,
      .text = "io engine \"double\""},
     {"completion", DOUBLE, .kind = TEST_FAULT_RESULT, .status = WEIR_ERR_IO, .text = directory},
+    {"full home", DOUBLE, .kind = TEST_FAULT_FULL, .status = WEIR_ERR_NOSPACE, .text = directory},
     {"short", DOUBLE, .kind = TEST_FAULT_SHORT, .harmless = true},
     {"late", DOUBLE, .kind = TEST_FAULT_LATE, .harmless = true},
     {"reorder", DOUBLE, .kind = TEST_FAULT_REORDER, .harmless = true},
@@ -294,10 +299,11 @@ static void newest_loads(const struct world *failed)
 }
 
 /* A run that has ended says at every call what ended it: a half-made layout, or a failure that
- * leaves its bytes in doubt. */
+ * leaves its bytes in doubt. One whose checkpoint could not be written goes on. */
 static bool goes_on(const struct world *w, const struct weir_error *error)
 {
-    bool may_end = error->status != WEIR_ERR_NOMEM || stages[current_stage] == layout;
+    bool outside = is_file_fault(current) && stages[current_stage] == save;
+    bool may_end = !outside && (error->status != WEIR_ERR_NOMEM || stages[current_stage] == layout);
     bool may_go_on =
         error->status == WEIR_ERR_NOMEM || is_file_fault(current) || w->toy.queue_failed;
     enum weir_status status = weir_flush(w->run);
@@ -367,6 +373,7 @@ static bool training(const struct fault *fault, uint64_t nth, bool for_good)
     current_for_good = for_good;
     alarm(HANG_SECONDS);
     doubles = true;
+    apart = fault->apart;
     fault->arm(fault, nth, for_good);
     bool whole = true;
     for (current_stage = 0; whole && current_stage < STAGE_COUNT; current_stage++)
@@ -380,6 +387,7 @@ static bool training(const struct fault *fault, uint64_t nth, bool for_good)
     }
     weir_close(w.run);
     fault->arm(fault, 0, false);
+    apart = false;
     newest_loads(&w);
     check(weir_alloc_bytes() == held, "%llu bytes leak",
           (unsigned long long)(weir_alloc_bytes() - held));

@@ -21,6 +21,7 @@ enum test_fault_kind {
     TEST_FAULT_COMM,    /* the same of the comm table: COMM */
     TEST_FAULT_SUBMIT,  /* the I/O engine's submit: IO */
     TEST_FAULT_RESULT,  /* a completion brings -EIO */
+    TEST_FAULT_FULL,    /* a write's brings -ENOSPC */
     TEST_FAULT_SHORT,   /* a completion brings half; what it did not bring of a read is spoilt */
     TEST_FAULT_LATE,    /* a reap brings nothing of what has arrived */
     TEST_FAULT_REORDER, /* the completions that a reap brings come in another order */

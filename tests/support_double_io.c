@@ -88,6 +88,8 @@ static void bend(struct weir_io_engine *engine, struct weir_io_completion *compl
     struct weir_io_piece piece = piece_take(engine, completion->token);
     if (test_fault_turn(TEST_FAULT_RESULT))
         completion->result = -EIO;
+    if (piece.kind == WEIR_IO_WRITE && test_fault_turn(TEST_FAULT_FULL))
+        completion->result = -ENOSPC;
     /* Less than a block on and on is a failure (io/piece.c). */
     if (completion->result < 2 * BLOCK_BYTES || !test_fault_turn(TEST_FAULT_SHORT))
         return;
