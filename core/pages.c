@@ -36,7 +36,7 @@ static enum weir_status available_check(const char *owner, uint64_t bytes)
         return WEIR_OK;
     return weir_fail(WEIR_ERR_NOMEM,
                      "device \"%s\": need %llu bytes of memory, this machine has %llu available to "
-                     "this process; lower the budgets or free memory",
+                     "this process; ask for less or free memory",
                      owner, (unsigned long long)bytes, (unsigned long long)available);
 }
 

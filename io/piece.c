@@ -372,6 +372,17 @@ static bool direct_refused(const struct weir_io_file *file, const struct weir_io
     return result == -EINVAL && part->direct && !file->direct_proven;
 }
 
+static enum weir_status part_fail(const struct weir_io_file *file, const struct weir_io_part *part,
+                                  int os_errno)
+{
+    uint64_t at = part->low + part->done_bytes;
+    bool full = os_errno == ENOSPC || os_errno == EDQUOT;
+    return weir_fail_errno(
+        WEIR_ERR_IO, os_errno, "file \"%s\": %s of %llu bytes at %llu failed; %s", file->name,
+        verb(part), (unsigned long long)(part->high - at), (unsigned long long)at,
+        full ? "free space on the file system it is on" : "check the drive and the kernel's log");
+}
+
 /* Take a completion into account. WEIR_OK: the piece is whole if done_bytes has reached
  * need_bytes, else it goes again from done_bytes. */
 static enum weir_status part_advance(struct weir_io *io, struct weir_io_part *part, int64_t result)
@@ -383,11 +394,7 @@ static enum weir_status part_advance(struct weir_io *io, struct weir_io_part *pa
     if (direct_refused(file, part, result))
         return file->direct ? weir_io_file_buffer(io, file) : WEIR_OK;
     if (result < 0)
-        return weir_fail_errno(WEIR_ERR_IO, (int)-result,
-                               "file \"%s\": %s of %llu bytes at %llu failed; check the drive and "
-                               "the kernel's log",
-                               file->name, verb(part), (unsigned long long)asked,
-                               (unsigned long long)at);
+        return part_fail(file, part, (int)-result);
     if ((uint64_t)result > asked)
         return weir_fail(WEIR_ERR_IO,
                          "io engine \"%s\": moved %lld of %llu bytes asked at %llu of file \"%s\"; "

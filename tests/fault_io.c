@@ -176,8 +176,10 @@ static void when_every_piece_fails_every_request_fails_once(void **state)
         rig_check(&rig);
         if (nth == 1)
             assert_int_equal(REQUESTS, failed_count(&rig));
-        if (failed_count(&rig) > 0)
+        if (failed_count(&rig) > 0) {
             assert_int_equal(WEIR_ERR_NOSPACE, failed_first(&rig)->status);
+            assert_true(test_contains(failed_first(&rig)->error.text, "free space"));
+        }
         rig_free(&rig);
     }
 }

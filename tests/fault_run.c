@@ -69,13 +69,10 @@ static enum weir_status run_open(struct world *w)
                                          .strict_seed = 3,
                                          .cost = &test_cost};
     struct weir_seams seams = {.grain = {2048, 2048, 2}, .updates_apart = apart};
-    if (doubles)
-        seams = (struct weir_seams){.grain = seams.grain,
-                                    .updates_apart = apart,
-                                    .device = &test_double_device,
-                                    .kernels = &test_double_kernels,
-                                    .comm = &test_double_comm,
-                                    .io = &test_double_io};
+    if (doubles) {
+        seams.device = &test_double_device, seams.kernels = &test_double_kernels;
+        seams.comm = &test_double_comm, seams.io = &test_double_io;
+    }
     return weir_open_with(&w->run, &options, &seams);
 }
 
