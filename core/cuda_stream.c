@@ -245,15 +245,25 @@ enum weir_status weir_cuda_fill(struct weir_stream *base, void *destination, uns
 
 /* ---- calls */
 
-/* Room is told by hidden orders alone: a call gives its queuer no order (core/device.h). */
-static struct cuda_slot *slot_wait(struct cuda_stream *stream)
+/* Room is told by hidden orders alone: a call gives its queuer no order (core/device.h). Where none
+ * comes for a while, CUDA is asked whether it has failed: a lost GPU's calls may never run. */
+static enum weir_status slot_wait(struct cuda_stream *stream, struct cuda_slot **out)
 {
     for (;;) {
         uint32_t seen = weir_bell_read(&stream->room);
         uint64_t run = atomic_load_explicit(&stream->run, WEIR_HIDDEN_ACQUIRE);
+        *out = &stream->slots[stream->called % WEIR_STREAM_DEPTH];
         if (stream->called - run < WEIR_STREAM_DEPTH)
-            return &stream->slots[stream->called % WEIR_STREAM_DEPTH];
-        weir_bell_sleep(&stream->room, seen);
+            return WEIR_OK;
+        uint64_t begin_ns = weir_now_ns();
+        weir_bell_sleep_for(&stream->room, seen, weir_cuda_patience_ns);
+        if (weir_now_ns() - begin_ns < weir_cuda_patience_ns)
+            continue;
+        cudaError_t code = cudaStreamQuery(stream->stream);
+        if (code != cudaErrorNotReady)
+            WEIR_TRY(result(device_of(stream), code, "cudaStreamQuery"));
+        else
+            (void)cudaGetLastError(); /* no failure, but CUDA keeps it as one */
     }
 }
 
@@ -321,7 +331,8 @@ enum weir_status weir_cuda_call(struct weir_stream *base, weir_call_fn *fn, cons
 #endif
     uint64_t words[SLOT_WORDS];
     memcpy(words, &filled, sizeof words);
-    struct cuda_slot *slot = slot_wait(stream);
+    struct cuda_slot *slot;
+    WEIR_TRY(slot_wait(stream, &slot));
     slot_write(slot, words);
     /* Not cudaLaunchHostFunc: after a failure that one never runs the function, so the slot would
      * stay taken and whoever waits for the call would sleep for ever. */

@@ -263,6 +263,32 @@ static void log_keep(void *context, enum weir_log_level level, const char *messa
     snprintf(context, 512, "%s", message);
 }
 
+/* A stream of a GPU that falls off the bus with its first fill: its calls never run. */
+static void lost_make(struct program *p, struct weir_log *log)
+{
+    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .log = log};
+    weir_cuda_patience_ns = 20000000;
+    cudasim_schedule(CUDASIM_LAZY, 0);
+    sem_init(&p->woken, 0, 0);
+    assert_ok(table->open(&p->device, &options));
+    assert_ok(table->mem_alloc(p->device, SMALL_BYTES, &p->small));
+    assert_ok(table->stream_create(p->device, WEIR_ENGINE_COMPUTE, "lost", &p->streams[0]));
+    cudasim_lose_callbacks(1);
+    (void)cudasim_fail_operation_at(1, cudaErrorLaunchFailure);
+    assert_ok(table->fill(p->streams[0], p->small, 1, 1));
+    assert_ok(wake_queue(p, p->streams[0]));
+}
+
+static void lost_forget(uint64_t patience_ns)
+{
+    static uint64_t left_behind;
+    assert_int_equal(++left_behind, cudasim_leaks()); /* the stream, as it says */
+    cudasim_lose_callbacks(0);
+    cudasim_reset();
+    cudasim_schedule(CUDASIM_EAGER, 0);
+    weir_cuda_patience_ns = patience_ns;
+}
+
 /* A driver that has lost its GPU never runs what is queued: close waits for a while, says what it
  * leaves behind, and ends. */
 static void close_gives_up_on_calls_that_never_run(void **state)
@@ -270,30 +296,34 @@ static void close_gives_up_on_calls_that_never_run(void **state)
     (void)state;
     char text[512] = "";
     struct weir_log log = {.fn = log_keep, .context = text};
-    struct weir_device_options options = {.memory_bytes = TEST_MEMORY_BYTES, .log = &log};
     struct program p = {0};
     uint64_t patience_ns = weir_cuda_patience_ns, held_bytes = weir_alloc_bytes();
-    weir_cuda_patience_ns = 20000000;
-    cudasim_schedule(CUDASIM_LAZY, 0);
-    sem_init(&p.woken, 0, 0);
-    assert_ok(table->open(&p.device, &options));
-    assert_ok(table->mem_alloc(p.device, SMALL_BYTES, &p.small));
-    assert_ok(table->stream_create(p.device, WEIR_ENGINE_COMPUTE, "lost", &p.streams[0]));
-    cudasim_lose_callbacks(1);
-    (void)cudasim_fail_operation_at(1, cudaErrorLaunchFailure);
-    assert_ok(table->fill(p.streams[0], p.small, 1, 1));
-    assert_ok(wake_queue(&p, p.streams[0]));
+    lost_make(&p, &log);
     table->close(p.device);
     assert_true(test_contains(text, "stream \"lost\": 1 of 1 calls have not run 20 ms after CUDA "
                                     "failed"));
     assert_int_equal(-1, sem_trywait(&p.woken));
-    assert_int_equal(1, cudasim_leaks()); /* the stream, as it says */
     assert_in_range(weir_alloc_bytes() - held_bytes, sizeof(struct cuda_stream),
                     sizeof(struct cuda_stream) + 100);
-    cudasim_lose_callbacks(0);
-    cudasim_reset();
-    cudasim_schedule(CUDASIM_EAGER, 0);
-    weir_cuda_patience_ns = patience_ns;
+    lost_forget(patience_ns);
+}
+
+/* Who finds such a stream full is told, and does not wait for room that never comes. */
+static void full_stream_of_a_lost_gpu_is_told(void **state)
+{
+    (void)state;
+    char text[512] = "";
+    struct weir_log log = {.fn = log_keep, .context = text};
+    struct program p = {0};
+    uint64_t patience_ns = weir_cuda_patience_ns;
+    enum weir_status status = WEIR_OK;
+    lost_make(&p, &log);
+    for (uint32_t i = 0; status == WEIR_OK && i < 2 * WEIR_STREAM_DEPTH; i++)
+        status = wake_queue(&p, p.streams[0]);
+    assert_int_equal(WEIR_ERR_DEVICE, status);
+    assert_true(test_contains(weir_last_error()->text, "cudaStreamQuery"));
+    table->close(p.device);
+    lost_forget(patience_ns);
 }
 
 /* ---- memory, and machines */
@@ -460,7 +490,8 @@ int main(void)
         cmocka_unit_test(no_memory_for_a_mapping_is_no_fault_of_the_device),
         cmocka_unit_test(small_pieces_are_packed),
         cmocka_unit_test(unfit_machines_are_refused_by_cause),
-        cmocka_unit_test(close_gives_up_on_calls_that_never_run), /* leaves a stream behind */
+        cmocka_unit_test(close_gives_up_on_calls_that_never_run), /* each leaves a stream behind */
+        cmocka_unit_test(full_stream_of_a_lost_gpu_is_told),
     };
     if (weir_device_find("cuda", &table) != WEIR_OK)
         return 1;

@@ -407,6 +407,15 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return call.waited();
 }
 
+API cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    Call call("cudaStreamQuery");
+    if (call.refused())
+        return call.result();
+    stream_check(stream, "cudaStreamQuery");
+    return stream->completed < stream->queued ? call.result(cudaErrorNotReady) : call.waited();
+}
+
 /* ---- operations; copies and fills are in runtime_memory.cpp */
 
 API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback,
