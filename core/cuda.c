@@ -122,6 +122,7 @@ static void cuda_close(struct weir_device *base)
     weir_cuda_streams_close(device);
     weir_cuda_memory_close(device);
     pthread_mutex_destroy(&device->sticky.lock);
+    weir_charge_close(&device->charge);
     pthread_mutex_destroy(&device->lock);
     weir_free(device);
 }
@@ -136,6 +137,7 @@ static enum weir_status cuda_open(struct weir_device **out,
     device->base.table = &weir_cuda_table;
     device->options = *options;
     pthread_mutex_init(&device->lock, NULL);
+    weir_charge_open(&device->charge, "cuda", options->memory_bytes);
     pthread_mutex_init(&device->sticky.lock, NULL);
     enum weir_status status = properties_read(device);
     if (status == WEIR_OK)
@@ -181,10 +183,7 @@ static void cuda_info(struct weir_device *base, struct weir_device_info *out)
                                          bound < device->total_bytes ? bound : device->total_bytes,
                                      .reaches_host = device->reaches_host};
     snprintf(out->name, sizeof out->name, "%s", device->name);
-    pthread_mutex_lock(&device->lock);
-    out->memory_used_bytes = device->used_bytes;
-    out->memory_peak_bytes = device->peak_bytes;
-    pthread_mutex_unlock(&device->lock);
+    weir_charge_info(&device->charge, out);
 }
 
 const struct weir_device_table weir_cuda_table = {

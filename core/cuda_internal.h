@@ -8,6 +8,7 @@
 #define WEIR_CORE_CUDA_INTERNAL_H
 
 #include "core/bell.h"
+#include "core/charge.h"
 #include "core/cuda.h"
 
 #include <cuda.h>
@@ -82,10 +83,10 @@ struct cuda_device {
     uint64_t granularity_bytes;
     bool reaches_host;
 
-    pthread_mutex_t lock; /* the lists and counts below */
+    pthread_mutex_t lock; /* the lists below */
     struct cuda_block *blocks;
     struct cuda_stream *streams;
-    uint64_t used_bytes, peak_bytes;
+    struct weir_charge charge;
     _Atomic bool no_huge_pages; /* logged once */
 
     _Atomic bool failed; /* spares the healthy path the lock of `sticky` */

@@ -194,32 +194,6 @@ static enum weir_status small_make(struct cuda_device *device, struct cuda_block
     return memory_result(device, block, (CUresult)code, "cudaMalloc");
 }
 
-/* Counts bytes of device memory, within the bound. */
-static enum weir_status memory_charge(struct cuda_device *device, uint64_t bytes)
-{
-    pthread_mutex_lock(&device->lock);
-    uint64_t bound = device->options.memory_bytes, used = device->used_bytes;
-    bool fits = bytes <= bound - used;
-    if (fits) {
-        device->used_bytes += bytes;
-        if (device->used_bytes > device->peak_bytes)
-            device->peak_bytes = device->used_bytes;
-    }
-    pthread_mutex_unlock(&device->lock);
-    if (fits)
-        return WEIR_OK;
-    return weir_fail(
-        WEIR_ERR_NOMEM, "device \"cuda\": need %llu bytes, %llu of %llu free; raise memory_bytes",
-        (unsigned long long)bytes, (unsigned long long)(bound - used), (unsigned long long)bound);
-}
-
-static void memory_discharge(struct cuda_device *device, uint64_t bytes)
-{
-    pthread_mutex_lock(&device->lock);
-    device->used_bytes -= bytes;
-    pthread_mutex_unlock(&device->lock);
-}
-
 static enum weir_status memory_make(struct cuda_device *device, uint64_t bytes, void **out)
 {
     struct cuda_block *block;
@@ -240,10 +214,10 @@ enum weir_status weir_cuda_mem_alloc(struct weir_device *base, uint64_t bytes, v
 {
     struct cuda_device *device = cuda_device(base);
     WEIR_TRY(weir_cuda_enter(device));
-    WEIR_TRY(memory_charge(device, bytes));
+    WEIR_TRY(weir_charge_take(&device->charge, bytes));
     enum weir_status status = memory_make(device, bytes, out);
     if (status != WEIR_OK)
-        memory_discharge(device, bytes);
+        weir_charge_give(&device->charge, bytes);
     return status;
 }
 
@@ -263,7 +237,7 @@ enum weir_status weir_cuda_mem_free(struct weir_device *base, void *memory)
     if (memory != NULL) {
         struct cuda_block *block;
         WEIR_TRY(block_take(device, memory, CUDA_MAPPED, CUDA_SMALL, &block));
-        memory_discharge(device, block->bytes);
+        weir_charge_give(&device->charge, block->bytes);
         WEIR_TRY(memory_free(device, block));
     }
     return cuda_check(device);

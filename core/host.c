@@ -11,6 +11,7 @@ static void host_close(struct weir_device *base)
     weir_host_engines_close(device);
     weir_host_blocks_free(device);
     pthread_mutex_destroy(&device->sticky.lock);
+    weir_charge_close(&device->charge);
     pthread_mutex_destroy(&device->lock);
     weir_free(device);
 }
@@ -23,6 +24,7 @@ static enum weir_status host_open(struct weir_device **out,
     device->base.table = &weir_host_table;
     device->options = *options;
     pthread_mutex_init(&device->lock, NULL);
+    weir_charge_open(&device->charge, "host", options->memory_bytes);
     pthread_mutex_init(&device->sticky.lock, NULL);
     for (enum weir_engine kind = WEIR_ENGINE_COMPUTE; kind <= WEIR_ENGINE_TO_HOST; kind++) {
         enum weir_status status = weir_host_engine_open(device, kind, &device->kinds[kind]);
@@ -48,10 +50,7 @@ static void host_info(struct weir_device *base, struct weir_device_info *out)
                                      .calls_run_on_cpu = true,
                                      .reaches_host = true};
     snprintf(out->name, sizeof out->name, "host%s", device->options.strict ? " (strict)" : "");
-    pthread_mutex_lock(&device->lock);
-    out->memory_used_bytes = device->used_bytes;
-    out->memory_peak_bytes = device->peak_bytes;
-    pthread_mutex_unlock(&device->lock);
+    weir_charge_info(&device->charge, out);
 }
 
 void weir_host_fail_at(struct weir_device *device, uint64_t nth)

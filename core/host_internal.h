@@ -14,6 +14,7 @@
 #define WEIR_CORE_HOST_INTERNAL_H
 
 #include "core/bell.h"
+#include "core/charge.h"
 #include "core/host.h"
 #include "core/tsan.h"
 
@@ -121,7 +122,7 @@ struct host_device {
     struct host_engine *kinds[3];
     _Atomic(struct host_engine *) engines;
     _Atomic(struct host_block *) blocks;
-    uint64_t used_bytes, peak_bytes;
+    struct weir_charge charge;
     _Atomic bool no_huge_pages; /* logged once */
 
     _Atomic bool failed; /* spares the healthy path the lock of `sticky` */

@@ -141,40 +141,14 @@ static enum weir_status pages_free(struct host_device *device, enum host_kind ki
 
 /* ---- the table's functions. What frees does so on a failed device too, then tells. */
 
-/* Counts bytes of device memory, within the bound. */
-static enum weir_status memory_charge(struct host_device *device, uint64_t bytes)
-{
-    pthread_mutex_lock(&device->lock);
-    uint64_t bound = device->options.memory_bytes, used = device->used_bytes;
-    bool fits = bytes <= bound - used;
-    if (fits) {
-        device->used_bytes += bytes;
-        if (device->used_bytes > device->peak_bytes)
-            device->peak_bytes = device->used_bytes;
-    }
-    pthread_mutex_unlock(&device->lock);
-    if (fits)
-        return WEIR_OK;
-    return weir_fail(
-        WEIR_ERR_NOMEM, "device \"host\": need %llu bytes, %llu of %llu free; raise memory_bytes",
-        (unsigned long long)bytes, (unsigned long long)(bound - used), (unsigned long long)bound);
-}
-
-static void memory_discharge(struct host_device *device, uint64_t bytes)
-{
-    pthread_mutex_lock(&device->lock);
-    device->used_bytes -= bytes;
-    pthread_mutex_unlock(&device->lock);
-}
-
 enum weir_status weir_host_mem_alloc(struct weir_device *base, uint64_t bytes, void **out)
 {
     struct host_device *device = host_device(base);
     WEIR_TRY(host_check(device));
-    WEIR_TRY(memory_charge(device, bytes));
+    WEIR_TRY(weir_charge_take(&device->charge, bytes));
     enum weir_status status = pages_make(device, HOST_DEVICE, bytes, out);
     if (status != WEIR_OK)
-        memory_discharge(device, bytes);
+        weir_charge_give(&device->charge, bytes);
     return status;
 }
 
@@ -184,7 +158,7 @@ enum weir_status weir_host_mem_free(struct weir_device *base, void *memory)
     if (memory != NULL) {
         uint64_t bytes;
         WEIR_TRY(pages_free(device, HOST_DEVICE, memory, &bytes));
-        memory_discharge(device, bytes);
+        weir_charge_give(&device->charge, bytes);
     }
     return host_check(device);
 }
