@@ -9,9 +9,11 @@
 #include <weir/checkpoint.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct lines {
@@ -105,6 +107,104 @@ static void a_link_or_file_in_the_way_is_refused(void **state)
     assert_int_equal(0, symlink("step-1", path_of("step-2.tmp")));
     assert_fails(weir_save(run, path_of("step-2"), NULL, NULL, 0), WEIR_ERR_IO, "step-2.tmp");
     assert_saved(path_of("step-1"), 1);
+    weir_close(run);
+}
+
+static void file_put(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(0, fclose(file));
+}
+
+static void save_is_refused(weir_run *run, const char *name, const char *text, const char *kept)
+{
+    assert_fails(weir_save(run, path_of(name), NULL, NULL, 0), WEIR_ERR_ARG, text);
+    assert_int_equal(0, access(path_of(kept), F_OK));
+}
+
+/* A save replaces checkpoints, and what a killed one has left, but nobody else's files. */
+static void files_of_others_are_never_deleted(void **state)
+{
+    (void)state;
+    weir_run *run = run_open(32, 128, 0, WEIR_FP32, NULL);
+    value_set(run, 1);
+    assert_int_equal(0, mkdir(path_of("work"), 0700));
+    assert_ok(weir_save(run, path_of("work"), NULL, NULL, 0)); /* it is empty */
+    assert_saved(path_of("work"), 1);
+    assert_int_equal(0, mkdir(path_of("work/more"), 0700));
+    save_is_refused(run, "work", "holds \"more\" and is no checkpoint", "work/state.json");
+    assert_int_equal(0, mkdir(path_of("thesis"), 0700));
+    file_put(path_of("thesis/thesis.tex"));
+    save_is_refused(run, "thesis", "holds \"thesis.tex\"", "thesis/thesis.tex");
+    assert_int_equal(0, mkdir(path_of("hub"), 0700)); /* a model that somebody downloaded */
+    file_put(path_of("hub/model.safetensors"));
+    save_is_refused(run, "hub", "holds \"model.safetensors\"", "hub/model.safetensors");
+    assert_int_equal(0, mkdir(path_of("step.tmp"), 0700));
+    file_put(path_of("step.tmp/notes"));
+    save_is_refused(run, "step", "step.tmp\" holds \"notes\"", "step.tmp/notes");
+    file_put(path_of("step.tmp/state.json")); /* as a save writes first */
+    assert_ok(weir_save(run, path_of("step"), NULL, NULL, 0));
+    assert_saved(path_of("step"), 1);
+    assert_int_not_equal(0, access(path_of("step.tmp"), F_OK));
+    weir_close(run);
+}
+
+static void files_that_would_be_the_checkpoints_own_are_refused(void **state)
+{
+    (void)state;
+    weir_run *run = run_open(32, 128, 0, WEIR_FP32, NULL);
+    const char *const names[] = {NULL, "", ".", "..", "state.json", "model.safetensors", "x/y"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct weir_file file = {names[i], "", 0};
+        assert_fails(weir_save(run, path_of("names"), NULL, &file, 1), WEIR_ERR_ARG, "file 0 of 1");
+    }
+    const struct weir_file twice[] = {{"a.json", "", 0}, {"a.json", "", 0}};
+    assert_fails(weir_save(run, path_of("names"), NULL, twice, 2), WEIR_ERR_ARG, "file 1 of 2");
+    assert_fails(weir_save(run, path_of("names"), "[1]", NULL, 0), WEIR_ERR_ARG, "give {...}");
+    assert_int_not_equal(0, access(path_of("names"), F_OK));
+    weir_close(run);
+}
+
+static void first_weight_write(weir_run *run, uint16_t bits)
+{
+    struct weir_view view;
+    const uint32_t id = 0;
+    assert_ok(weir_step_begin(run, "write", false));
+    assert_ok(weir_want(run, &(struct weir_use){id, WEIR_WRITE}, 1, &view));
+    assert_ok(weir_want_wait(run));
+    *(uint16_t *)view.bytes = bits;
+    assert_ok(weir_done(run, &id, 1));
+    assert_ok(weir_step_end(run, NULL, NULL));
+}
+
+/* Neither given nor saved: a checkpoint of them could not be loaded. The run goes on. */
+static void weights_that_are_not_finite_go_no_further(void **state)
+{
+    (void)state;
+    weir_run *run = run_open(32, 128, 0, WEIR_FP32, NULL);
+    struct weir_view view;
+    const uint32_t id = 0;
+    assert_ok(weir_step_begin(run, "write", true));
+    assert_ok(weir_want(run, &(struct weir_use){id, WEIR_WRITE}, 1, &view));
+    assert_ok(weir_done(run, &id, 1));
+    assert_ok(weir_step_end(run, NULL, NULL));
+    assert_ok(weir_layout(run));
+    value_set(run, 1);
+    const float bad[] = {3, NAN};
+    assert_fails(weir_block_load(run, 0, 0, WEIR_FP32, bad, 4, 2), WEIR_ERR_ARG,
+                 "\"w0\": element 5 would be nan");
+    const float rounds_to_inf = 3.4028235e38f;
+    assert_fails(weir_block_load(run, 0, 0, WEIR_FP32, &rounds_to_inf, 0, 1), WEIR_ERR_ARG,
+                 "element 0 would be 3.40282e+38");
+    assert_ok(weir_save(run, path_of("finite"), NULL, NULL, 0));
+    first_weight_write(run, 0x7FC0);
+    assert_fails(weir_save(run, path_of("finite"), NULL, NULL, 0), WEIR_ERR_CORRUPT,
+                 "\"w0\": element 0 is not finite");
+    assert_saved(path_of("finite"), 1);
+    first_weight_write(run, 0x4000);
+    assert_ok(weir_save(run, path_of("finite"), NULL, NULL, 0));
+    assert_saved(path_of("finite"), 2);
     weir_close(run);
 }
 
@@ -213,6 +313,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_link_or_file_in_the_way_is_refused),
+        cmocka_unit_test(files_of_others_are_never_deleted),
+        cmocka_unit_test(files_that_would_be_the_checkpoints_own_are_refused),
+        cmocka_unit_test(weights_that_are_not_finite_go_no_further),
         cmocka_unit_test(json_that_load_would_refuse_is_not_saved),
         cmocka_unit_test(another_models_checkpoint_is_refused),
         cmocka_unit_test(a_file_system_without_exchange_saves_under_new_names),

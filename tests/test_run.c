@@ -6,6 +6,7 @@
 #include "tests/support_cost.h"
 #include "zero/run.h"
 #include <weir/checkpoint.h>
+#include <weir/drive.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -230,6 +231,87 @@ static void calls_out_of_place_are_refused(void **state)
     weir_close(run);
 }
 
+#define refused(call, text) assert_fails(call, WEIR_ERR_ARG, text)
+
+static void a_pointer_that_is_null_is_named(void **state)
+{
+    (void)state;
+    weir_run *run = run_open(256 << 10, 1 << 20, false);
+    struct weir_prediction prediction = {.struct_bytes = sizeof prediction};
+    struct weir_drive drive = {.struct_bytes = sizeof drive};
+    const struct weir_tensor t = tensor("t", 1, 1);
+    struct weir_view view;
+    uint32_t id, block = block_add(run, "w", 4, 1024), x = kept_add(run, "x", 64);
+    const struct weir_use use = {block, WEIR_READ};
+    refused(weir_block_add(NULL, &t, 1, &id), "weir_block_add: run is NULL");
+    refused(weir_block_add(run, NULL, 1, &id), "tensors is NULL");
+    refused(weir_block_add(run, &t, 1, NULL), "id is NULL");
+    refused(weir_kept_add(run, NULL, &id), "kept is NULL");
+    refused(weir_step_begin(NULL, "step", true), "run is NULL");
+    assert_ok(weir_step_begin(run, "step", true));
+    refused(weir_want(run, NULL, 1, &view), "uses is NULL");
+    refused(weir_want(run, &use, 1, NULL), "views is NULL");
+    refused(weir_scratch(run, 64, NULL), "out is NULL");
+    refused(weir_done(run, NULL, 1), "ids is NULL");
+    want(run, block, WEIR_READ);
+    want(run, x, WEIR_NEW);
+    assert_ok(weir_put(run, x, NULL)); /* dry: nothing is read */
+    done(run, x);
+    done(run, block);
+    assert_ok(weir_step_end(run, NULL, NULL));
+    refused(weir_predict(run, NULL, &prediction), "key is NULL");
+    refused(weir_predict(run, "step", NULL), "out is NULL");
+    refused(weir_predict(run, "other", &prediction), "was never recorded; run its step dry");
+    refused(weir_layout(NULL), "run is NULL");
+    assert_ok(weir_layout(run));
+    assert_ok(weir_step_begin(run, "step", false));
+    want(run, block, WEIR_READ);
+    want(run, x, WEIR_NEW);
+    refused(weir_put(run, x, NULL), "bytes is NULL");
+    assert_ok(weir_step_abort(run));
+    refused(weir_block_load(run, block, 0, WEIR_FP32, NULL, 0, 1), "values is NULL");
+    refused(weir_save(run, NULL, NULL, NULL, 0), "directory is NULL");
+    refused(weir_save(run, "d", NULL, NULL, 1), "files is NULL");
+    refused(weir_load(run, NULL), "directory is NULL");
+    refused(weir_drive_at(run, 0, NULL), "out is NULL");
+    refused(weir_drive_at(run, 0, &drive), "index 0; the run has 0 drives");
+    weir_close(run);
+}
+
+static void what_would_be_taken_for_something_else_is_refused(void **state)
+{
+    (void)state;
+    weir_run *run = run_open(256 << 10, 1 << 20, false);
+    struct weir_prediction prediction = {0};
+    struct weir_report report = {0};
+    uint32_t block = block_add(run, "w", 4, 1024), x = kept_add(run, "x", 64);
+    char key[200];
+    float value = 1;
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = '\0';
+    refused(weir_step_begin(run, key, true), "of 199 bytes; give 1 to 100");
+    refused(weir_step_begin(run, "", true), "of 0 bytes");
+    one_block_step(run, "train", block, true);
+    refused(weir_predict(run, "train", &prediction), "out.struct_bytes is 0");
+    assert_ok(weir_layout(run));
+    one_block_step(run, "train", block, false);
+    refused(weir_step_end(run, NULL, &report), "report.struct_bytes is 0");
+    assert_ok(weir_step_end(run, NULL, NULL));
+    refused(weir_block_load(run, block, 0, (enum weir_dtype)9, &value, 0, 1), "dtype 9");
+    refused(weir_block_store(run, block, 0, (enum weir_dtype)9, &value, 0, 1), "dtype 9");
+    assert_true(weir_block_offset(run, block, 0) == 0);
+    assert_true(weir_block_offset(run, block, 1) == UINT64_MAX);
+    assert_true(weir_block_offset(run, x, 0) == UINT64_MAX);
+    assert_true(weir_block_offset(run, 77, 0) == UINT64_MAX);
+    weir_close(run);
+    struct weir_options options = {.struct_bytes = sizeof options,
+                                   .device = "host",
+                                   .device_bytes = 1 << 20,
+                                   .host_bytes = 1 << 20,
+                                   .thread_count = 100000};
+    refused(weir_open(&run, &options), "thread_count 100000; give 0 to ");
+}
+
 /* Numbers that would only show as a weight that is not finite, one step later. */
 static void updates_that_are_not_numbers_are_refused(void **state)
 {
@@ -243,8 +325,11 @@ static void updates_that_are_not_numbers_are_refused(void **state)
         struct weir_update bad = update;
         float *fields[] = {&bad.lr,           &bad.lr,           &bad.eps,
                            &bad.weight_decay, &bad.weight_decay, &bad.clip};
+        const char *const names[] = {"update.lr is nan",          "update.lr is inf",
+                                     "update.eps is inf",         "update.weight_decay is nan",
+                                     "update.weight_decay is -1", "update.clip is nan"};
         *fields[i] = i == 4 ? -1 : i == 1 || i == 2 ? INFINITY : NAN;
-        assert_fails(weir_step_end(run, &bad, NULL), WEIR_ERR_ARG, "weight_decay");
+        assert_fails(weir_step_end(run, &bad, NULL), WEIR_ERR_ARG, names[i]);
     }
     assert_ok(weir_step_abort(run));
     weir_close(run);
@@ -328,6 +413,8 @@ int main(void)
         cmocka_unit_test(scratch_lasts_while_its_want_is_held),
         cmocka_unit_test(an_aborted_dry_step_leaves_no_key),
         cmocka_unit_test(calls_out_of_place_are_refused),
+        cmocka_unit_test(a_pointer_that_is_null_is_named),
+        cmocka_unit_test(what_would_be_taken_for_something_else_is_refused),
         cmocka_unit_test(updates_that_are_not_numbers_are_refused),
         cmocka_unit_test(tensors_that_no_checkpoint_can_hold_are_refused),
         cmocka_unit_test(parts_of_a_whole_fit_together),

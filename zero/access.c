@@ -73,35 +73,51 @@ static int16_t *residual_at(const struct piece *piece)
     return piece->state ? (int16_t *)(void *)piece->state + piece->in_segment : NULL;
 }
 
-/* Returns how many of the values are not finite as weights. */
-static uint64_t piece_load_bf16(const struct piece *piece, uint16_t *weight, enum weir_dtype dtype,
-                                const void *values, uint64_t at)
+static float value_at(enum weir_dtype dtype, const void *values, uint64_t i)
+{
+    return dtype == WEIR_FP32 ? ((const float *)values)[i]
+                              : weir_float_from_bf16(((const uint16_t *)values)[i]);
+}
+
+static void piece_load_bf16(const struct piece *piece, uint16_t *weight, enum weir_dtype dtype,
+                            const void *values, uint64_t at)
 {
     int16_t *residual = residual_at(piece);
-    uint64_t bad = 0;
     for (uint64_t i = 0; i < piece->count; i++) {
-        float master = dtype == WEIR_FP32
-                           ? ((const float *)values)[at + i]
-                           : weir_float_from_bf16(((const uint16_t *)values)[at + i]);
+        float master = value_at(dtype, values, at + i);
         int16_t rest;
-        bad += weir_master_split(&master, &weight[piece->in_window + i], &rest, 1);
+        (void)weir_master_split(&master, &weight[piece->in_window + i], &rest, 1);
         if (residual)
             residual[i] = rest;
     }
-    return bad;
 }
 
-static uint64_t piece_load_fp32(const struct piece *piece, float *weight, enum weir_dtype dtype,
-                                const void *values, uint64_t at)
+static void piece_load_fp32(const struct piece *piece, float *weight, enum weir_dtype dtype,
+                            const void *values, uint64_t at)
 {
-    uint64_t bad = 0;
-    for (uint64_t i = 0; i < piece->count; i++) {
-        float value = dtype == WEIR_FP32 ? ((const float *)values)[at + i]
-                                         : weir_float_from_bf16(((const uint16_t *)values)[at + i]);
-        weight[piece->in_window + i] = value;
-        bad += isfinite(value) ? 0u : 1u;
+    for (uint64_t i = 0; i < piece->count; i++)
+        weight[piece->in_window + i] = value_at(dtype, values, at + i);
+}
+
+/* Before any is taken: whether all of them are finite as weights, which round a last time. */
+static enum weir_status values_valid(const weir_run *run, const struct range *range,
+                                     enum weir_dtype dtype, const void *values)
+{
+    for (uint64_t i = 0; i < range->end - range->first; i++) {
+        float value = value_at(dtype, values, i);
+        uint16_t weight;
+        int16_t rest;
+        if (run->model.dtype == WEIR_BF16 ? weir_master_split(&value, &weight, &rest, 1) == 0
+                                          : isfinite(value))
+            continue;
+        const struct weir_block_tensor *t = &run->model.things[range->block].tensors[range->tensor];
+        return weir_fail(
+            WEIR_ERR_ARG,
+            "weir_block_load: tensor \"%s\": element %llu would be %g, not finite as a "
+            "weight; nothing was loaded, give finite values",
+            t->name, (unsigned long long)(range->first + i), (double)value);
     }
-    return bad;
+    return WEIR_OK;
 }
 
 static void piece_store(const weir_run *run, const struct piece *piece, const void *weight,
@@ -128,9 +144,14 @@ static void piece_store(const weir_run *run, const struct piece *piece, const vo
     }
 }
 
-static enum weir_status range_valid(weir_run *run, const struct range *range, const char *call)
+static enum weir_status range_valid(weir_run *run, const struct range *range, enum weir_dtype dtype,
+                                    const void *values, const char *call)
 {
     WEIR_TRY(weir_run_idle(run, call));
+    WEIR_TRY(weir_given(range->end > range->first ? values : "", call, "values"));
+    if (dtype != WEIR_BF16 && dtype != WEIR_FP32)
+        return weir_fail(WEIR_ERR_ARG, "%s: dtype %d; give WEIR_BF16 or WEIR_FP32", call,
+                         (int)dtype);
     WEIR_TRY(weir_run_block(run, range->block, call));
     const struct weir_thing *block = &run->model.things[range->block];
     if (range->tensor >= block->tensor_count)
@@ -154,7 +175,7 @@ static bool window_meets(const struct weir_thing *block, uint32_t window, const 
 }
 
 static enum weir_status window_load(weir_run *run, const struct range *range, uint32_t window,
-                                    enum weir_dtype dtype, const void *values, uint64_t *bad)
+                                    enum weir_dtype dtype, const void *values)
 {
     uint32_t parts = 1u << WEIR_PART_WEIGHT;
     if (run->model.dtype == WEIR_BF16)
@@ -166,9 +187,10 @@ static enum weir_status window_load(weir_run *run, const struct range *range, ui
     for (uint32_t s = 0; s < segments; s++)
         if (piece_find(run, range, window, s, at.part[WEIR_PART_STATE], &piece)) {
             uint64_t from = piece.in_tensor - range->first;
-            *bad += run->model.dtype == WEIR_BF16
-                        ? piece_load_bf16(&piece, at.part[WEIR_PART_WEIGHT], dtype, values, from)
-                        : piece_load_fp32(&piece, at.part[WEIR_PART_WEIGHT], dtype, values, from);
+            if (run->model.dtype == WEIR_BF16)
+                piece_load_bf16(&piece, at.part[WEIR_PART_WEIGHT], dtype, values, from);
+            else
+                piece_load_fp32(&piece, at.part[WEIR_PART_WEIGHT], dtype, values, from);
         }
     return weir_home_store(&run->home, range->block, window, parts, &at);
 }
@@ -178,20 +200,13 @@ enum weir_status weir_block_load(weir_run *run, uint32_t block, size_t tensor,
                                  uint64_t count)
 {
     struct range range = {block, tensor, first, first + count};
-    WEIR_TRY(range_valid(run, &range, "weir_block_load"));
+    WEIR_TRY(range_valid(run, &range, dtype, values, "weir_block_load"));
+    WEIR_TRY(values_valid(run, &range, dtype, values));
     WEIR_TRY(weir_run_result(run, block_finish(run, block)));
-    uint64_t bad = 0;
     const struct weir_thing *thing = &run->model.things[block];
     for (uint32_t w = 0; w < thing->window_count; w++)
         if (window_meets(thing, w, &range))
-            WEIR_TRY(weir_run_result(run, window_load(run, &range, w, dtype, values, &bad)));
-    if (bad > 0)
-        return weir_run_result(
-            run, weir_fail(WEIR_ERR_CORRUPT,
-                           "tensor \"%s\": %llu of elements [%llu, %llu) are not "
-                           "finite as weights; mend the file that they come from",
-                           thing->tensors[tensor].name, (unsigned long long)bad,
-                           (unsigned long long)first, (unsigned long long)(first + count)));
+            WEIR_TRY(weir_run_result(run, window_load(run, &range, w, dtype, values)));
     return WEIR_OK;
 }
 
@@ -200,7 +215,7 @@ enum weir_status weir_block_store(weir_run *run, uint32_t block, size_t tensor,
                                   uint64_t count)
 {
     struct range range = {block, tensor, first, first + count};
-    WEIR_TRY(range_valid(run, &range, "weir_block_store"));
+    WEIR_TRY(range_valid(run, &range, dtype, values, "weir_block_store"));
     WEIR_TRY(weir_run_result(run, block_finish(run, block)));
     const struct weir_thing *thing = &run->model.things[block];
     uint32_t parts = 1u << WEIR_PART_WEIGHT;

@@ -244,6 +244,7 @@ static enum weir_status blocks_read(struct load *load)
 enum weir_status weir_load(weir_run *run, const char *directory)
 {
     WEIR_TRY(weir_run_idle(run, "weir_load"));
+    WEIR_TRY(weir_given(directory, "weir_load", "directory"));
     struct load load = {.run = run};
     enum weir_status status = load_open(&load, directory);
     if (status == WEIR_OK) {

@@ -75,6 +75,19 @@ static enum weir_status piece_write(void *context, const struct weir_array_piece
                               piece->first_bytes, piece->bytes, piece->byte_count);
 }
 
+/* A weight that a caller has WRITTEN is looked at here first. */
+static enum weir_status window_save(struct save *save, uint32_t block, uint32_t window,
+                                    const struct weir_window_bytes *at)
+{
+    struct weir_bad_element bad;
+    if (weir_window_bad(save->run, block, window, at, &bad))
+        return weir_fail(WEIR_ERR_CORRUPT,
+                         "weir_save: tensor \"%s\": element %llu is not finite, no checkpoint is "
+                         "made of that; WRITE other values, or load a checkpoint",
+                         bad.tensor, (unsigned long long)bad.element);
+    return weir_window_pieces(save->run, &save->wholes, block, window, at, piece_write, save);
+}
+
 /* A block's owed update is finished whole even when the files cannot be written: half a block
  * updated and marked pending would be updated twice. */
 static enum weir_status block_save(struct save *save, uint32_t block)
@@ -91,7 +104,7 @@ static enum weir_status block_save(struct save *save, uint32_t block)
         else if (first == WEIR_OK)
             WEIR_TRY(weir_run_result(run, weir_home_fetch(&run->home, block, w, parts, &at)));
         if (first == WEIR_OK)
-            first = weir_window_pieces(run, &save->wholes, block, w, &at, piece_write, save);
+            first = window_save(save, block, w, &at);
         if (first != WEIR_OK && error.status == WEIR_OK)
             error = *weir_last_error();
     }
@@ -115,9 +128,10 @@ static enum weir_status json_write(struct save *save, const char *caller_json)
     json_error_t error;
     json_t *caller = json_loads(caller_json ? caller_json : "{}", 0, &error);
     if (!json_is_object(caller)) {
+        bool parsed = caller != NULL;
         json_decref(caller);
         return weir_fail(WEIR_ERR_ARG, "weir_save: caller_json is not a JSON object: %s",
-                         error.text);
+                         parsed ? "it is another value; give {...}" : error.text);
     }
     json_t *root =
         json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "weir_format", WEIR_FORMAT, "steps",
@@ -135,6 +149,26 @@ static enum weir_status json_write(struct save *save, const char *caller_json)
     free(text);
     json_decref(root);
     return status;
+}
+
+static enum weir_status names_valid(const struct weir_file *files, size_t count)
+{
+    static const char *const taken[] = {
+        "", ".", "..", "a", "b", WEIR_FILE_JSON, WEIR_FILE_MODEL, WEIR_FILE_STATES};
+    for (size_t i = 0; i < count; i++) {
+        const char *name = files[i].name;
+        bool valid = name && !strchr(name, '/') && (files[i].bytes || files[i].byte_count == 0);
+        for (size_t t = 0; valid && t < sizeof taken / sizeof *taken; t++)
+            valid = strcmp(name, taken[t]) != 0;
+        for (size_t k = 0; valid && k < i; k++)
+            valid = strcmp(name, files[k].name) != 0;
+        if (!valid)
+            return weir_fail(WEIR_ERR_ARG,
+                             "weir_save: file %zu of %zu is named \"%s\"; give bytes, and a name "
+                             "without slash that is neither another's nor the checkpoint's own",
+                             i, count, name ? name : "NULL");
+    }
+    return WEIR_OK;
 }
 
 static enum weir_status save_all(struct save *save, const char *directory, const char *caller_json,
@@ -170,6 +204,9 @@ enum weir_status weir_save(weir_run *run, const char *directory, const char *cal
                            const struct weir_file *files, size_t file_count)
 {
     WEIR_TRY(weir_run_idle(run, "weir_save"));
+    WEIR_TRY(weir_given(directory, "weir_save", "directory"));
+    WEIR_TRY(weir_given(file_count > 0 ? (const void *)files : "", "weir_save", "files"));
+    WEIR_TRY(names_valid(files, file_count));
     struct save save = {.run = run};
     enum weir_status status = save_all(&save, directory, caller_json, files, file_count);
     if (status == WEIR_OK)

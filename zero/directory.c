@@ -1,6 +1,7 @@
 #include "zero/directory.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "zero/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,23 +13,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum weir_status weir_directory_remove(const char *path)
+/* NULL with errno. Never through a link: the files there may be another checkpoint's. */
+static DIR *directory_open(const char *path)
 {
-    /* Never through a link: the files there may be another checkpoint's. */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir && fd >= 0)
         close(fd);
+    return dir;
+}
+
+static const char *entry_next(DIR *dir)
+{
+    struct dirent *entry;
+    do
+        entry = readdir(dir);
+    while (entry && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    return entry ? entry->d_name : NULL;
+}
+
+/* state.json goes last: by it a half removed directory is known (own_check). */
+enum weir_status weir_directory_remove(const char *path)
+{
+    DIR *dir = directory_open(path);
     if (!dir)
         return errno == ENOENT ? WEIR_OK
                                : weir_fail_errno(WEIR_ERR_IO, errno,
                                                  "directory \"%s\": cannot be "
                                                  "opened to remove it",
                                                  path);
-    struct dirent *entry;
-    while ((entry = readdir(dir)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(dir), entry->d_name, 0);
+    const char *name;
+    while ((name = entry_next(dir)) != NULL)
+        if (strcmp(name, WEIR_FILE_JSON) != 0)
+            unlinkat(dirfd(dir), name, 0);
+    unlinkat(dirfd(dir), WEIR_FILE_JSON, 0);
     closedir(dir);
     if (rmdir(path) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno,
@@ -36,6 +54,41 @@ enum weir_status weir_directory_remove(const char *path)
                                "by hand",
                                path);
     return WEIR_OK;
+}
+
+static bool is_directory(DIR *dir, const char *name)
+{
+    struct stat there;
+    return fstatat(dirfd(dir), name, &there, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(there.st_mode);
+}
+
+/* Whether a save may delete what stands at `path`: nothing, an empty directory, a checkpoint; as
+ * the temporary one, also what a killed save or removal has left. Others' files are not ours. */
+static enum weir_status own_check(const struct weir_directory *d, const char *path, bool temporary)
+{
+    static const char *const parts[] = {WEIR_FILE_JSON, WEIR_FILE_MODEL, WEIR_FILE_STATES};
+    DIR *dir = directory_open(path);
+    if (!dir)
+        return WEIR_OK; /* none, or refused where it is used */
+    char held[NAME_MAX + 1] = "";
+    bool have[3] = {false, false, false}, nested = false;
+    const char *name;
+    while (!nested && (name = entry_next(dir)) != NULL) {
+        if (temporary && (strcmp(name, "a") == 0 || strcmp(name, "b") == 0))
+            continue; /* of exchange_try */
+        for (size_t i = 0; i < 3; i++)
+            have[i] = have[i] || strcmp(name, parts[i]) == 0;
+        nested = is_directory(dir, name);
+        snprintf(held, sizeof held, "%s", name);
+    }
+    closedir(dir);
+    bool ours = have[0] && (temporary || (have[1] && have[2]));
+    if (held[0] == '\0' || (ours && !nested))
+        return WEIR_OK;
+    return weir_fail(WEIR_ERR_ARG,
+                     "checkpoint \"%s\": directory \"%s\" holds \"%s\" and is no checkpoint that a "
+                     "save may replace; name another directory, or empty this one",
+                     d->path, path, held);
 }
 
 static void paths_free(struct weir_directory *d)
@@ -85,6 +138,8 @@ static enum weir_status begin(struct weir_directory *d, const char *path)
             "checkpoint \"%s\": a link or file of that name is in the way; name another "
             "directory",
             d->path);
+    WEIR_TRY(own_check(d, d->path, false));
+    WEIR_TRY(own_check(d, d->temporary, true));
     WEIR_TRY(weir_directory_remove(d->temporary));
     if (mkdir(d->temporary, 0777) != 0)
         return weir_fail_errno(WEIR_ERR_IO, errno,

@@ -14,7 +14,8 @@ struct weir_directory {
 };
 
 /* Makes the temporary directory; what an earlier, killed run left under that name is removed. ARG
- * if path is something else than a directory, UNSUPPORTED if it exists and cannot be exchanged. */
+ * if path, or that name, is something else than a directory, or one that holds what no checkpoint
+ * does; UNSUPPORTED if it exists and cannot be exchanged. */
 enum weir_status weir_directory_begin(struct weir_directory *directory, const char *path);
 /* temporary/name into out. */
 enum weir_status weir_directory_path(const struct weir_directory *directory, const char *name,

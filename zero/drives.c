@@ -92,7 +92,7 @@ enum weir_status weir_drives_tune(struct weir_io *io, const struct weir_extent *
 
 size_t weir_drive_count(const weir_run *run)
 {
-    return run->drives.count;
+    return run ? run->drives.count : 0;
 }
 
 /* Before the layout: of a tier so large that no stripe counts. */
@@ -136,8 +136,10 @@ static enum weir_status drive_fill(const weir_run *run, size_t index, struct wei
 enum weir_status weir_drive_at(weir_run *run, size_t index, struct weir_drive *out)
 {
     WEIR_TRY(weir_run_alive(run));
+    WEIR_TRY(weir_given_struct(out ? &out->struct_bytes : NULL, "weir_drive_at", "out"));
     if (index >= run->drives.count)
-        return weir_fail(WEIR_ERR_ARG, "weir_drive_at: drive %zu of %u", index, run->drives.count);
+        return weir_fail(WEIR_ERR_ARG, "weir_drive_at: index %zu; the run has %u drives, from 0",
+                         index, run->drives.count);
     struct weir_drive filled = {.struct_bytes = out->struct_bytes,
                                 .path = run->drives.paths[index]};
     WEIR_TRY(drive_fill(run, index, &filled));

@@ -186,9 +186,13 @@ static enum weir_status prediction_fill(weir_run *run, const struct weir_plan *p
 enum weir_status weir_predict(weir_run *run, const char *name, struct weir_prediction *out)
 {
     WEIR_TRY(weir_run_alive(run));
+    WEIR_TRY(weir_given(name, "weir_predict", "key"));
+    WEIR_TRY(weir_given_struct(out ? &out->struct_bytes : NULL, "weir_predict", "out"));
     struct weir_key *key = weir_run_key(run, name);
     if (!key)
-        return weir_fail(WEIR_ERR_ARG, "weir_predict: key \"%s\" was never recorded", name);
+        return weir_fail(WEIR_ERR_ARG,
+                         "weir_predict: key \"%s\" was never recorded; run its step dry first",
+                         name);
     if (!key->trace->sealed)
         return weir_fail(WEIR_ERR_STATE,
                          "weir_predict: key \"%s\" is being recorded; end its dry step first",

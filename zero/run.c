@@ -10,21 +10,28 @@
 
 #include <string.h>
 
-#define IO_REQUESTS 128 /* more than lanes have outstanding */
+#define IO_REQUESTS  128  /* more than lanes have outstanding */
+#define THREADS_MOST 4096 /* OpenMP ends the process where the system has no more */
 
 static enum weir_status cost_valid(const struct weir_cost *cost)
 {
     if (cost->struct_bytes < sizeof *cost)
         return weir_fail(WEIR_ERR_ARG, "weir_open: cost.struct_bytes is %zu in place of %zu",
                          cost->struct_bytes, sizeof *cost);
-    const double rates[] = {cost->read_bytes_per_s,      cost->write_bytes_per_s,
-                            cost->to_device_bytes_per_s, cost->to_host_bytes_per_s,
-                            cost->update_bytes_per_s,    cost->device_update_bytes_per_s,
-                            cost->compute_flops_per_s};
+    const struct {
+        const char *name;
+        double value;
+    } rates[] = {{"read_bytes_per_s", cost->read_bytes_per_s},
+                 {"write_bytes_per_s", cost->write_bytes_per_s},
+                 {"to_device_bytes_per_s", cost->to_device_bytes_per_s},
+                 {"to_host_bytes_per_s", cost->to_host_bytes_per_s},
+                 {"update_bytes_per_s", cost->update_bytes_per_s},
+                 {"device_update_bytes_per_s", cost->device_update_bytes_per_s},
+                 {"compute_flops_per_s", cost->compute_flops_per_s}};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        if (!(rates[i] > 0 && rates[i] < 1e300))
-            return weir_fail(WEIR_ERR_ARG, "weir_open: rate %zu of cost is %g; give more than 0", i,
-                             rates[i]);
+        if (!(rates[i].value > 0 && rates[i].value < 1e300))
+            return weir_fail(WEIR_ERR_ARG, "weir_open: cost.%s is %g; give more than 0",
+                             rates[i].name, rates[i].value);
     if (!(cost->latency_s >= 0 && cost->latency_s < 1e300) ||
         !(cost->link_update_bytes_per_s >= 0 && cost->link_update_bytes_per_s < 1e300))
         return weir_fail(WEIR_ERR_ARG,
@@ -45,9 +52,9 @@ static enum weir_status options_take(weir_run *run, const struct weir_options *o
                          "weir_open: device %s, dtype %d, grad_dtype %d; give a "
                          "device's name and WEIR_BF16 or WEIR_FP32",
                          o->device ? o->device : "NULL", (int)o->dtype, (int)o->grad_dtype);
-    if (o->thread_count < 0)
-        return weir_fail(WEIR_ERR_ARG, "weir_open: thread_count %d; give 0 or more",
-                         o->thread_count);
+    if (o->thread_count < 0 || o->thread_count > THREADS_MOST)
+        return weir_fail(WEIR_ERR_ARG, "weir_open: thread_count %d; give 0 to %d", o->thread_count,
+                         THREADS_MOST);
     if (o->thread_count == 0)
         o->thread_count = weir_thread_cpus();
     if (o->nvme_path) {
@@ -265,10 +272,25 @@ enum weir_status weir_run_io_open(const weir_run *run, struct weir_log *log, str
                              });
 }
 
+enum weir_status weir_given(const void *argument, const char *call, const char *name)
+{
+    return argument ? WEIR_OK : weir_fail(WEIR_ERR_ARG, "%s: %s is NULL", call, name);
+}
+
+enum weir_status weir_given_struct(const size_t *struct_bytes, const char *call, const char *name)
+{
+    WEIR_TRY(weir_given(struct_bytes, call, name));
+    if (*struct_bytes < sizeof *struct_bytes)
+        return weir_fail(WEIR_ERR_ARG, "%s: %s.struct_bytes is %zu; set it to the struct's size",
+                         call, name, *struct_bytes);
+    return WEIR_OK;
+}
+
 /* Giving back nothing tells what the device has kept: a kernel that the caller queued may have been
  * told of a failure that no call of the run has met. */
 enum weir_status weir_run_alive(weir_run *run)
 {
+    WEIR_TRY(weir_given(run, "a call on a run", "run"));
     if (run->poisoned)
         return weir_fail_with(&run->poison);
     return weir_run_result(run, run->table->mem_free(run->device, NULL));
@@ -296,8 +318,10 @@ enum weir_status weir_run_block(const weir_run *run, uint32_t id, const char *ca
     return WEIR_OK;
 }
 
-static enum weir_status tensors_open(weir_run *run, const char *call)
+static enum weir_status tensors_open(weir_run *run, const uint32_t *id, const char *call)
 {
+    WEIR_TRY(weir_given(run, call, "run"));
+    WEIR_TRY(weir_given(id, call, "id"));
     if (run->laid_out || run->key)
         return weir_fail(WEIR_ERR_STATE,
                          "%s: tensors are added before the layout and outside "
@@ -319,7 +343,8 @@ static enum weir_status name_valid(const char *name, const char *call)
 enum weir_status weir_block_add(weir_run *run, const struct weir_tensor *tensors,
                                 size_t tensor_count, uint32_t *id)
 {
-    WEIR_TRY(tensors_open(run, "weir_block_add"));
+    WEIR_TRY(tensors_open(run, id, "weir_block_add"));
+    WEIR_TRY(weir_given(tensors, "weir_block_add", "tensors"));
     for (size_t i = 0; i < tensor_count; i++) {
         if (tensors[i].struct_bytes < sizeof *tensors)
             break; /* refused below */
@@ -331,7 +356,8 @@ enum weir_status weir_block_add(weir_run *run, const struct weir_tensor *tensors
 
 enum weir_status weir_kept_add(weir_run *run, const struct weir_kept *kept, uint32_t *id)
 {
-    WEIR_TRY(tensors_open(run, "weir_kept_add"));
+    WEIR_TRY(tensors_open(run, id, "weir_kept_add"));
+    WEIR_TRY(weir_given(kept, "weir_kept_add", "kept"));
     if (kept->struct_bytes >= sizeof *kept)
         WEIR_TRY(name_valid(kept->name, "weir_kept_add"));
     return weir_model_kept_add(&run->model, kept, id);
@@ -339,17 +365,20 @@ enum weir_status weir_kept_add(weir_run *run, const struct weir_kept *kept, uint
 
 uint64_t weir_block_offset(const weir_run *run, uint32_t block, size_t tensor)
 {
+    if (!run || block >= run->model.thing_count || !run->model.things[block].is_block ||
+        tensor >= run->model.things[block].tensor_count)
+        return UINT64_MAX;
     return run->model.things[block].tensors[tensor].offset;
 }
 
 weir_stream *weir_compute_stream(weir_run *run)
 {
-    return run->compute;
+    return run ? run->compute : NULL;
 }
 
 weir_device *weir_compute_device(weir_run *run)
 {
-    return run->device;
+    return run ? run->device : NULL;
 }
 
 struct weir_kernels *weir_compute_kernels(weir_run *run)

@@ -106,7 +106,11 @@ enum weir_status weir_open_with(weir_run **out, const struct weir_options *optio
 /* Keep status: after IO, CORRUPT, DEVICE, COMM, and after NOSPACE in a home, the run answers only
  * close. */
 enum weir_status weir_run_result(weir_run *run, enum weir_status status);
-/* WEIR_OK, or what poisoned the run: itself, or its device. */
+/* ARG, naming both, if the pointer that a caller must give is NULL. */
+enum weir_status weir_given(const void *argument, const char *call, const char *name);
+/* The same for a struct that a call fills in, and for its first field. */
+enum weir_status weir_given_struct(const size_t *struct_bytes, const char *call, const char *name);
+/* WEIR_OK, or what poisoned the run: itself, or its device. ARG if it is NULL. */
 enum weir_status weir_run_alive(weir_run *run);
 /* Laid out and between steps, for calls that reach into the homes. */
 enum weir_status weir_run_idle(weir_run *run, const char *call);

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#define KEY_MOST_BYTES 100 /* it stands in messages */
+
 struct weir_key *weir_run_key(const weir_run *run, const char *name)
 {
     for (size_t i = 0; i < run->key_count; i++)
@@ -89,8 +91,10 @@ static enum weir_status real_begin(weir_run *run, const char *name)
 enum weir_status weir_step_begin(weir_run *run, const char *key, bool dry)
 {
     WEIR_TRY(weir_run_alive(run));
-    if (!key)
-        return weir_fail(WEIR_ERR_ARG, "weir_step_begin: key is NULL; name the step's shape");
+    WEIR_TRY(weir_given(key, "weir_step_begin", "key"));
+    if (key[0] == '\0' || strlen(key) > KEY_MOST_BYTES)
+        return weir_fail(WEIR_ERR_ARG, "weir_step_begin: key \"%.40s\" of %zu bytes; give 1 to %d",
+                         key, strlen(key), KEY_MOST_BYTES);
     if (run->key)
         return weir_fail(WEIR_ERR_STATE,
                          "weir_step_begin: already inside step \"%s\"; end or abort it first",
@@ -110,6 +114,8 @@ enum weir_status weir_want(weir_run *run, const struct weir_use *uses, size_t co
                            struct weir_view *views)
 {
     WEIR_TRY(inside(run, "weir_want"));
+    WEIR_TRY(weir_given(count > 0 ? (const void *)uses : "", "weir_want", "uses"));
+    WEIR_TRY(weir_given(count > 0 ? (const void *)views : "", "weir_want", "views"));
     if (!run->dry)
         return weir_run_result(run, weir_replay_want(run->replay, uses, count, views));
     WEIR_TRY(weir_trace_want(run->key->trace, &run->model, uses, count));
@@ -134,6 +140,7 @@ enum weir_status weir_want_wait(weir_run *run)
 enum weir_status weir_scratch(weir_run *run, uint64_t bytes, void **out)
 {
     WEIR_TRY(inside(run, "weir_scratch"));
+    WEIR_TRY(weir_given(out, "weir_scratch", "out"));
     if (!run->dry)
         return weir_run_result(run, weir_replay_scratch(run->replay, bytes, out));
     *out = NULL;
@@ -149,6 +156,7 @@ enum weir_status weir_work(weir_run *run, double flops)
 enum weir_status weir_put(weir_run *run, uint32_t kept, const void *bytes)
 {
     WEIR_TRY(inside(run, "weir_put"));
+    WEIR_TRY(run->dry ? WEIR_OK : weir_given(bytes, "weir_put", "bytes"));
     if (!run->dry)
         return weir_run_result(run, weir_replay_put(run->replay, kept, bytes));
     return weir_trace_copy(run->key->trace, &run->model, kept, true);
@@ -157,6 +165,7 @@ enum weir_status weir_put(weir_run *run, uint32_t kept, const void *bytes)
 enum weir_status weir_get(weir_run *run, uint32_t kept, void *bytes)
 {
     WEIR_TRY(inside(run, "weir_get"));
+    WEIR_TRY(run->dry ? WEIR_OK : weir_given(bytes, "weir_get", "bytes"));
     if (!run->dry)
         return weir_run_result(run, weir_replay_get(run->replay, kept, bytes));
     return weir_trace_copy(run->key->trace, &run->model, kept, false);
@@ -165,6 +174,7 @@ enum weir_status weir_get(weir_run *run, uint32_t kept, void *bytes)
 enum weir_status weir_done(weir_run *run, const uint32_t *ids, size_t count)
 {
     WEIR_TRY(inside(run, "weir_done"));
+    WEIR_TRY(weir_given(count > 0 ? (const void *)ids : "", "weir_done", "ids"));
     if (!run->dry)
         return weir_run_result(run, weir_replay_done(run->replay, ids, count));
     return weir_trace_done(run->key->trace, &run->model, ids, count);
@@ -227,17 +237,27 @@ static enum weir_status real_end(weir_run *run, const struct weir_update *update
 
 static enum weir_status update_valid(const struct weir_update *u)
 {
-    if (u && (u->struct_bytes < sizeof *u || !(u->beta1 >= 0 && u->beta1 < 1) ||
-              !(u->beta2 >= 0 && u->beta2 < 1) || !(u->eps >= 0 && isfinite(u->eps)) ||
-              !(u->clip >= 0) || !(u->lr >= 0 && isfinite(u->lr)) ||
-              !(u->weight_decay >= 0 && isfinite(u->weight_decay))))
-        return weir_fail(
-            WEIR_ERR_ARG,
-            "weir_step_end: struct_bytes %zu, lr %g, beta1 %g, beta2 %g, eps %g, "
-            "weight_decay %g, clip %g; betas lie in [0, 1), the rest is finite and not "
-            "negative",
-            u->struct_bytes, (double)u->lr, (double)u->beta1, (double)u->beta2, (double)u->eps,
-            (double)u->weight_decay, (double)u->clip);
+    if (!u)
+        return WEIR_OK;
+    if (u->struct_bytes < sizeof *u)
+        return weir_fail(WEIR_ERR_ARG,
+                         "weir_step_end: update.struct_bytes is %zu; set it to the struct's size, "
+                         "%zu",
+                         u->struct_bytes, sizeof *u);
+    const struct {
+        const char *name;
+        float value, below;
+    } fields[] = {
+        {"lr", u->lr, INFINITY},     {"beta1", u->beta1, 1},
+        {"beta2", u->beta2, 1},      {"eps", u->eps, INFINITY},
+        {"clip", u->clip, INFINITY}, {"weight_decay", u->weight_decay, INFINITY},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= 0 && fields[i].value < fields[i].below))
+            return weir_fail(WEIR_ERR_ARG,
+                             "weir_step_end: update.%s is %g; betas lie in [0, 1), the rest is "
+                             "finite and not negative",
+                             fields[i].name, (double)fields[i].value);
     return WEIR_OK;
 }
 
@@ -246,6 +266,8 @@ enum weir_status weir_step_end(weir_run *run, const struct weir_update *update,
 {
     WEIR_TRY(inside(run, "weir_step_end"));
     WEIR_TRY(update_valid(update));
+    if (report)
+        WEIR_TRY(weir_given_struct(&report->struct_bytes, "weir_step_end", "report"));
     return weir_run_result(run, run->dry ? dry_end(run) : real_end(run, update, report));
 }
 
