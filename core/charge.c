@@ -25,7 +25,7 @@ enum weir_status weir_charge_take(struct weir_charge *charge, uint64_t bytes)
     if (fits)
         return WEIR_OK;
     return weir_fail(WEIR_ERR_NOMEM,
-                     "device \"%s\": need %llu bytes, %llu of %llu free; raise memory_bytes",
+                     "device \"%s\": need %llu bytes, %llu of %llu free; raise the device budget",
                      charge->device, (unsigned long long)bytes, (unsigned long long)(bound - used),
                      (unsigned long long)bound);
 }

@@ -117,7 +117,7 @@ static enum weir_status nomem(struct cuda_device *device, uint64_t bytes)
     device->base.table->info(&device->base, &info);
     return weir_fail(WEIR_ERR_NOMEM,
                      "device \"cuda\": need %llu bytes, the GPU has %zu of %zu free, weir holds "
-                     "%llu; lower memory_bytes or end what else uses the GPU",
+                     "%llu; lower the device budget or end what else uses the GPU",
                      (unsigned long long)bytes, free_bytes, total_bytes,
                      (unsigned long long)(info.memory_used_bytes - bytes));
 }

@@ -211,6 +211,7 @@ def errors():
     json.dump(wrong | {"attention_bias": False, "num_hidden_layers": 300}, open(f"{work}/config.json", "w"))
     fails("16777216 micro-batches through 300 layers", "--model", f"{work}/config.json", "--data", data, "--seq-len", 8, "--batch", 1 << 24)
     fails("--batch 3", *base[:4], "--batch", 3, "--micro-batch", 2)
+    fails("give a unit, as 600TB", *base, "--nvme", work, "--endurance", 1200)
     fails("is no folder", *base, "--out", data)
     fails("its folder cannot be written", *base, "--timeline", f"{work}/no-such/t.json")
     run(*base, "--out", f"{work}/out", "--timeline", f"{work}/t.json", "--export-fp32", f"{work}/a.safetensors")

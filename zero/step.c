@@ -132,7 +132,7 @@ enum weir_status weir_want_wait(weir_run *run)
     if (!info.calls_run_on_cpu)
         return weir_fail(WEIR_ERR_UNSUPPORTED,
                          "weir_want_wait: views of device \"%s\" are not "
-                         "usable by a CPU thread; queue on weir_compute_stream",
+                         "usable by a CPU thread; open the run on device \"host\"",
                          run->table->name);
     return run->dry ? WEIR_OK : weir_run_result(run, run->table->stream_sync(run->compute));
 }

@@ -33,7 +33,7 @@ static const struct flag flags[] = {
              "shows (default host)"},
     {"--device-memory", "BYTES", FLAG_BYTES, FIELD(device_bytes),
      .help = "hard budget of device memory, as 128MiB or 1GB (default: no bound; on a GPU what it "
-             "has free)"},
+             "has free, less at most 1 GiB)"},
     {"--host-memory", "BYTES", FLAG_BYTES, FIELD(host_bytes),
      .help = "hard budget of host memory (default: no bound)"},
     {"--nvme", "DIRS", FLAG_TEXT, FIELD(nvme),
@@ -87,7 +87,8 @@ static const struct flag flags[] = {
     {"--seed", "N", FLAG_COUNT, FIELD(seed),
      .help = "of initial weights and data order (default 1)"},
     {"--threads", "N", FLAG_COUNT32, FIELD(threads),
-     .help = "of the compute team (default: one a core)", .least = 1, .most = 4096},
+     .help = "of the compute team (default: one for each CPU that it may use)", .least = 1,
+     .most = 4096},
     {"--out", "DIR", FLAG_TEXT, FIELD(out),
      .help =
          "checkpoints go to DIR/step-N, which without --resume holds none; the last step is always "
@@ -101,7 +102,8 @@ static const struct flag flags[] = {
     {"--export-fp32", "FILE", FLAG_TEXT, FIELD(export_fp32),
      .help = "after training: the fp32 masters as one safetensors file; without --data: those of "
              "the checkpoint --model, and nothing is trained"},
-    {"--log", "FILE", FLAG_TEXT, FIELD(log), .help = "one JSON object a step"},
+    {"--log", "FILE", FLAG_TEXT, FIELD(log),
+     .help = "one JSON object a step; a file of that name is replaced, with --resume continued"},
     {"--timeline", "FILE", FLAG_TEXT, FIELD(timeline),
      .help = "when each op of the third step ran, as a trace for chrome://tracing or Perfetto"},
     {"--dry-run", NULL, FLAG_SWITCH, FIELD(dry_run),
@@ -123,9 +125,11 @@ void arguments_help(void)
            "  weir-train --model CHECKPOINT --export-fp32 FILE\n\n");
     flags_print(&table);
     printf(
-        "\nThe same model, data, seed and batch give the same weights, bit for bit, whatever the "
-        "budgets.\nctrl-C saves the beginning of the step and leaves; a second one leaves at "
-        "once.\n");
+        "\nThe same flags on the same kind of machine give the same weights, bit for bit, whatever "
+        "the budgets.\nctrl-C or SIGTERM saves the beginning of the step under --out, if given, "
+        "and "
+        "leaves; a second one\nleaves at once. Exit status: 0, 1 failed, 2 a wrong option, 128 + "
+        "signal.\n");
 }
 
 /* What --model and --export-fp32 need nothing beside. */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LEAST_BYTES 1000000000u /* of an endurance: a unit was forgotten */
+
 static size_t names_count(const char *list)
 {
     size_t count = 1;
@@ -27,6 +29,11 @@ enum weir_status wear_read(struct wear *wear, const char *list, const char *nvme
         size_t length = strcspn(list, ",");
         uint64_t bytes;
         WEIR_TRY(flag_bytes("--endurance", list, length, &bytes));
+        if (bytes < LEAST_BYTES)
+            return weir_fail(WEIR_ERR_ARG,
+                             "--endurance \"%.*s\" is %llu bytes, which no drive has for a life; "
+                             "give a unit, as 600TB",
+                             (int)(length < 40 ? length : 40), list, (unsigned long long)bytes);
         wear->endurance_bytes[i] = (double)bytes;
         list += length + 1;
     }

@@ -14,18 +14,25 @@
 
 WEIR_API_BEGIN
 
-/* A file of the caller's that belongs to a checkpoint (config.json, a tokenizer). */
+/* A file of the caller's that belongs to a checkpoint (config.json, a tokenizer). No call reads it
+ * back. The name has no slash and is none of the three above. */
 struct weir_file {
     const char *name;
     const void *bytes;
     size_t byte_count;
 };
 /* Checkpoint: model.safetensors, optimizer.safetensors, state.json ("caller": caller_json, an
- * object), files. Written beside directory, synced, then renamed over it: whatever happens, one
- * complete checkpoint stands. */
+ * object; NULL: {}), files. Finishes what updates are owed. Written as directory.tmp, synced, then
+ * renamed over directory: whatever happens, one complete checkpoint stands. Only a checkpoint or an
+ * empty directory is replaced, with all that was put into it; one that holds anything else, a link
+ * or a file is ARG. Weights that are not finite are CORRUPT, and the checkpoint before stands.
+ * pre: laid out, outside steps */
 enum weir_status weir_save(weir_run *run, const char *directory, const char *caller_json,
                            const struct weir_file *files, size_t file_count) WEIR_MUST_CHECK;
-/* Weights, states and counters of a checkpoint of the same tensors. */
+/* Weights, states and counters of a checkpoint of the same tensors and dtype; updates that are owed
+ * are dropped. What is missing or of another shape is found before anything is changed. Values that
+ * no training leaves (CORRUPT) are found while reading: then the run is lost.
+ * pre: laid out, outside steps */
 enum weir_status weir_load(weir_run *run, const char *directory) WEIR_MUST_CHECK;
 
 WEIR_API_END

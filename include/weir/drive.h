@@ -2,8 +2,11 @@
  * The drives under a run's NVMe tier: what each can do, what it holds and what it has borne.
  *
  *     for (size_t i = 0; i < weir_drive_count(run); i++) {
- *         struct weir_drive drive = {.struct_bytes = sizeof drive};
- *         weir_drive_at(run, i, &drive);
+ *         struct weir_drive drive;
+ *         drive.struct_bytes = sizeof drive;
+ *         if (weir_drive_at(run, i, &drive) == WEIR_OK)
+ *             printf("%s %g\n", drive.path, drive.share);
+ *     }
  *
  * The tier's bytes lie on its drives stripe by stripe, in proportion to their rates, so that every
  * transfer moves on all of them at once. Which bytes lie where never changes a bit of the training.

@@ -42,7 +42,7 @@ WEIR_API_BEGIN
 enum weir_status {
     WEIR_OK = 0,
     WEIR_ERR_ARG,         /* an argument is wrong; nothing was changed */
-    WEIR_ERR_STATE,       /* the call does not fit here (order of calls) */
+    WEIR_ERR_STATE,       /* the call does not fit here (order of calls); nothing was changed */
     WEIR_ERR_NOMEM,       /* a byte budget or the allocator is exhausted */
     WEIR_ERR_NOSPACE,     /* a file system is full */
     WEIR_ERR_IO,          /* a transfer or a file operation failed */
@@ -50,7 +50,7 @@ enum weir_status {
     WEIR_ERR_DEVICE,      /* the device reported a failure */
     WEIR_ERR_COMM,        /* a collective failed */
     WEIR_ERR_DIVERGED,    /* a step is not the one that was recorded */
-    WEIR_ERR_CANCELED,    /* the caller asked to stop */
+    WEIR_ERR_CANCELED,    /* the caller asked to stop; for callers' own use */
     WEIR_ERR_UNSUPPORTED, /* well-formed, but weir cannot do it */
 };
 
@@ -61,8 +61,8 @@ struct weir_error {
     char text[512];  /* one line, no newline */
 };
 
-/* The calling thread's last failure; status WEIR_OK and an empty text if there was none.
- * Borrowed: valid until the thread's next weir call. */
+/* The calling thread's last failure; status WEIR_OK and an empty text if there was none. A call
+ * that succeeds leaves it. Borrowed: valid until the thread's next weir call. */
 const struct weir_error *weir_last_error(void);
 
 /* "WEIR_ERR_NOMEM" and so on; never NULL. */

@@ -7,8 +7,8 @@
  *
  * One row a lane: read, update, to-device, collective, compute, to-host, write; transfers of the
  * drive that were under way at once have further rows below. An op is named by what it moves and
- * carries block, window, bytes and stage; compute is named by the block that the stage wants. A gap
- * in the compute row is a stall, or the caller's own time.
+ * carries kind, block (or kept), window, bytes and stage; compute is named by the first thing that
+ * the stage wants. A gap in the compute row is a stall, or the caller's own time.
  */
 #ifndef WEIR_TIMELINE_H
 #define WEIR_TIMELINE_H
