@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static struct {
@@ -106,6 +107,10 @@ int weir_file_rename(const char *from, const char *to, enum weir_file_rename how
 
 int weir_file_reserve(int fd, uint64_t byte_count)
 {
+    /* Beyond the process's limit the kernel sends a signal, which ends programs. */
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && byte_count > most.rlim_cur)
+        return EFBIG;
     int error = 0;
     do
         error = fallocate(fd, 0, 0, (off_t)byte_count) == 0 ? 0 : errno;

@@ -29,7 +29,8 @@ enum weir_file_rename {
     WEIR_FILE_EXCHANGE, /* both exist and change places; EINVAL: not on this one (NFS, FUSE) */
     WEIR_FILE_REPLACE,  /* a file takes the place of another; on any file system */
 };
-/* Grow the file to byte_count and take the space, where the file system can. */
+/* Grow the file to byte_count and take the space, where the file system can. EFBIG beyond the
+ * process's limit of file sizes. */
 int weir_file_reserve(int fd, uint64_t byte_count);
 int weir_file_rename(const char *from, const char *to, enum weir_file_rename how);
 

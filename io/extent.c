@@ -69,10 +69,11 @@ static enum weir_status drive_reserve(struct weir_extent_drive *drive, struct we
         return WEIR_OK;
     int error = weir_file_reserve(drive->fd, drive->byte_count);
     if (error != 0)
-        return weir_fail_errno(WEIR_ERR_IO, error,
-                               "extent \"%s\": %llu bytes cannot be reserved; free some there or "
-                               "choose another directory",
-                               drive->path, (unsigned long long)drive->byte_count);
+        return weir_fail_errno(
+            WEIR_ERR_IO, error, "extent \"%s\": %llu bytes cannot be reserved; %s", drive->path,
+            (unsigned long long)drive->byte_count,
+            error == EFBIG ? "raise the limit of file sizes (ulimit -f) or add a directory"
+                           : "free some there or choose another directory");
     return verify ? weir_io_file_verify(io, drive->file, drive->byte_count) : WEIR_OK;
 }
 

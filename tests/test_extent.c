@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -240,6 +241,25 @@ static void preflight_says_what_is_wrong_and_makes_nothing(void **state)
     weir_io_close(io);
 }
 
+/* The kernel would send SIGXFSZ, which ends a program. */
+static void a_file_size_limit_is_an_error(void **state)
+{
+    (void)state;
+    struct rlimit before, low;
+    struct weir_extent extent;
+    struct weir_io *io = io_make(NULL);
+    assert_int_equal(0, getrlimit(RLIMIT_FSIZE, &before));
+    low = before;
+    low.rlim_cur = BYTES / 2;
+    assert_int_equal(0, setrlimit(RLIMIT_FSIZE, &low));
+    enum weir_status status = extent_open(&extent, io, BYTES, NULL);
+    assert_int_equal(0, setrlimit(RLIMIT_FSIZE, &before));
+    assert_int_equal(WEIR_ERR_IO, status);
+    assert_true(test_contains(weir_last_error()->text, "ulimit -f"));
+    assert_int_equal(0, entry_count());
+    weir_io_close(io);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +268,7 @@ int main(void)
         cmocka_unit_test(an_open_that_fails_is_made_good_or_said),
         cmocka_unit_test(a_failed_fill_leaves_nothing),
         cmocka_unit_test(preflight_says_what_is_wrong_and_makes_nothing),
+        cmocka_unit_test(a_file_size_limit_is_an_error),
     };
     return cmocka_run_group_tests(tests, test_directory_setup, test_directory_teardown);
 }
