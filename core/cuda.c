@@ -105,12 +105,12 @@ static enum weir_status properties_read(struct cuda_device *device)
 static enum weir_status bound_find(struct cuda_device *device)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    if (device->options.memory_bytes != UINT64_MAX)
+    if (device->charge.bound_bytes != UINT64_MAX)
         return WEIR_OK;
     WEIR_TRY(weir_cuda_result(&device->base, (int)cudaMemGetInfo(&free_bytes, &total_bytes),
                               "cudaMemGetInfo"));
     size_t reserve_bytes = free_bytes / 16 < RESERVE_BYTES ? free_bytes / 16 : RESERVE_BYTES;
-    device->options.memory_bytes = free_bytes - reserve_bytes;
+    device->charge.bound_bytes = free_bytes - reserve_bytes;
     return WEIR_OK;
 }
 
@@ -178,7 +178,7 @@ static enum weir_status cuda_numa_node(int *node)
 static void cuda_info(struct weir_device *base, struct weir_device_info *out)
 {
     struct cuda_device *device = cuda_device(base);
-    uint64_t bound = device->options.memory_bytes;
+    uint64_t bound = device->charge.bound_bytes;
     *out = (struct weir_device_info){.memory_bytes =
                                          bound < device->total_bytes ? bound : device->total_bytes,
                                      .reaches_host = device->reaches_host};

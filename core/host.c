@@ -46,9 +46,8 @@ static enum weir_status host_numa_node(int *node)
 static void host_info(struct weir_device *base, struct weir_device_info *out)
 {
     struct host_device *device = host_device(base);
-    *out = (struct weir_device_info){.memory_bytes = device->options.memory_bytes,
-                                     .calls_run_on_cpu = true,
-                                     .reaches_host = true};
+    *out = (struct weir_device_info){
+        .memory_bytes = device->charge.bound_bytes, .calls_run_on_cpu = true, .reaches_host = true};
     snprintf(out->name, sizeof out->name, "host%s", device->options.strict ? " (strict)" : "");
     weir_charge_info(&device->charge, out);
 }

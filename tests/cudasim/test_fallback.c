@@ -1,8 +1,9 @@
 /*
- * What the cuda instance does more slowly than one may think is said once, with cause and remedy
- * (DESIGN 6b): bf16 attention without tensor cores.
+ * What the cuda instance does without: tensor cores in bf16 attention, which is said once, with
+ * cause and remedy (DESIGN 6b), and a budget.
  */
 #include "kernels/kernels.h"
+#include "tests/cudasim/runtime.h"
 #include "tests/support_device.h"
 
 #include <stdio.h>
@@ -112,9 +113,31 @@ static void attention_without_tensor_cores_is_said_once(void **state)
     }
 }
 
+/* Without a budget a sixteenth of what is free stays so, and what is left is a bound like any. */
+static void without_a_budget_some_memory_stays_free(void **state)
+{
+    (void)state;
+    const struct weir_device_table *table;
+    struct weir_device *device;
+    struct weir_device_info info;
+    void *memory;
+    assert_ok(weir_device_find("cuda", &table));
+    cudasim_memory((uint64_t)256 << 20);
+    assert_ok(table->open(&device, &(struct weir_device_options){.memory_bytes = UINT64_MAX}));
+    table->info(device, &info);
+    assert_int_equal((uint64_t)240 << 20, info.memory_bytes);
+    assert_fails(table->mem_alloc(device, (uint64_t)248 << 20, &memory), WEIR_ERR_NOMEM,
+                 "251658240 of 251658240 free; raise the device budget");
+    assert_ok(table->mem_alloc(device, (uint64_t)240 << 20, &memory));
+    assert_ok(table->mem_free(device, memory));
+    table->close(device);
+    cudasim_memory((uint64_t)80 << 30);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_budget_some_memory_stays_free),
         cmocka_unit_test(attention_without_tensor_cores_is_said_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
