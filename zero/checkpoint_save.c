@@ -75,12 +75,23 @@ static enum weir_status piece_write(void *context, const struct weir_array_piece
                               piece->first_bytes, piece->bytes, piece->byte_count);
 }
 
-/* A weight that a caller has WRITTEN is looked at here first. */
+/* What updates and loads leave is finite; a caller's own writing is looked at here first. */
+static bool caller_writes(const weir_run *run, uint32_t block)
+{
+    for (size_t k = 0; k < run->key_count; k++) {
+        const struct weir_trace *trace = run->keys[k]->trace;
+        for (size_t u = 0; u < trace->use_count; u++)
+            if (trace->uses[u].id == block && trace->uses[u].access == WEIR_WRITE)
+                return true;
+    }
+    return false;
+}
+
 static enum weir_status window_save(struct save *save, uint32_t block, uint32_t window,
-                                    const struct weir_window_bytes *at)
+                                    const struct weir_window_bytes *at, bool written)
 {
     struct weir_bad_element bad;
-    if (weir_window_bad(save->run, block, window, at, &bad))
+    if (written && weir_window_bad(save->run, block, window, at, &bad))
         return weir_fail(WEIR_ERR_CORRUPT,
                          "weir_save: tensor \"%s\": element %llu is not finite, no checkpoint is "
                          "made of that; WRITE other values, or load a checkpoint",
@@ -95,6 +106,7 @@ static enum weir_status block_save(struct save *save, uint32_t block)
     weir_run *run = save->run;
     const struct weir_thing *thing = &run->model.things[block];
     const uint32_t parts = 1u << WEIR_PART_WEIGHT | 1u << WEIR_PART_STATE;
+    const bool written = caller_writes(run, block);
     enum weir_status first = WEIR_OK;
     struct weir_error error = {0};
     for (uint32_t w = 0; w < thing->window_count; w++) {
@@ -104,7 +116,7 @@ static enum weir_status block_save(struct save *save, uint32_t block)
         else if (first == WEIR_OK)
             WEIR_TRY(weir_run_result(run, weir_home_fetch(&run->home, block, w, parts, &at)));
         if (first == WEIR_OK)
-            first = window_save(save, block, w, &at);
+            first = window_save(save, block, w, &at, written);
         if (first != WEIR_OK && error.status == WEIR_OK)
             error = *weir_last_error();
     }
